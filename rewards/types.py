@@ -1,0 +1,41 @@
+"""What a reward node sees of a clip, and what the graph returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One clip to score: mono float32 ``audio`` ``[n]`` at ``sample_rate`` Hz, and what it should be.
+
+    ``text`` is the prompt with tags, ``spoken`` the words an ASR should hear. ``reference`` is audio of
+    the voice asked for (mono float32 at ``reference_rate``), None if the prompt names none.
+    ``meta`` is the prompt's meta plus ``frames`` and ``finish_reason`` when the clip is a rollout.
+    """
+
+    audio: np.ndarray
+    sample_rate: int
+    text: str
+    spoken: str
+    reference: np.ndarray | None = None
+    reference_rate: int | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Scores:
+    """The graph's answer for a batch of B clips.
+
+    ``values[node_output]``: float64 ``[B]``, NaN where missing. ``total``: float64 ``[B]``, NaN where it
+    can't be computed. ``reasons[b]``: ``{output: why it is missing}``. ``details[b]``: ``{node: {...}}``,
+    JSON-able (transcript, caption, raw answer, ...).
+    """
+
+    values: dict[str, np.ndarray]
+    total: np.ndarray
+    reasons: list[dict[str, str]]
+    details: list[dict[str, dict[str, Any]]]

@@ -1,0 +1,1 @@
+"""Auralign's policy, codec, learner and command line."""

@@ -1,0 +1,17 @@
+"""Errors a user can act on: each message is one line that names the key or file and the remedy."""
+
+
+class AuralignError(Exception):
+    """Base of every error that the command line prints as one line, without a traceback."""
+
+
+class ConfigError(AuralignError):
+    """A configuration key, value or file is wrong."""
+
+
+class CheckpointError(AuralignError):
+    """A policy or codec checkpoint can't be used as it is."""
+
+
+class PromptError(AuralignError):
+    """A prompt record can't be turned into a policy input."""
