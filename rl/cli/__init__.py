@@ -1,0 +1,1 @@
+"""Command-line entry points. Heavy imports wait until the configuration is known to be right."""
