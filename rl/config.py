@@ -112,13 +112,14 @@ def shipped_configs() -> Path:
     return packaged if packaged.is_dir() else here.parent / "configs"
 
 
-def find_config(name: str, folder: str = "") -> Path:
-    """The file that ``name`` means: a path as given, else a shipped file in ``folder`` of the shipped ones.
+def find_config(name: str, folder: str = "", beside: Path | None = None) -> Path:
+    """The file that ``name`` means; the ending ``.yaml`` may be left out.
 
-    The ending ``.yaml`` may be left out. Raises `ConfigError` where there is none.
+    Looked up in ``beside`` (if given), in the current folder, then in ``folder`` of the shipped files. Raises
+    `ConfigError` where there is none.
     """
     shipped = shipped_configs() / folder
-    for base in (Path(), shipped):
+    for base in (beside or Path(), Path(), shipped):
         for candidate in (base / name, base / f"{name}.yaml"):
             if candidate.is_file():
                 return candidate
@@ -201,16 +202,19 @@ def _with_recipe(sources: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
 
     What is left stands on its own: a saved configuration doesn't change when a recipe does.
     """
-    recipe = None
+    recipe, named_in = None, COMMAND_LINE
     for where, tree in sources:
         rewards = tree.get("rewards")
         if isinstance(rewards, dict) and "recipe" in rewards:
-            recipe = rewards.pop("recipe")
+            recipe, named_in = rewards.pop("recipe"), where
             _check(schema_keys()["rewards.recipe"], recipe, where)
     if recipe is None:
         return sources
-    file = find_config(recipe, "rewards")
-    return [(str(file), {"rewards": _read_yaml(file)}), *sources]
+    file = find_config(recipe, "rewards", None if named_in == COMMAND_LINE else Path(named_in).parent)
+    rewards = _read_yaml(file)
+    if "recipe" in rewards:
+        raise ConfigError(f"{file}: a recipe can't start from another; remove its key recipe")
+    return [(str(file), {"rewards": rewards}), *sources]
 
 
 def _build(sources: list[tuple[str, dict[str, Any]]], file: Path) -> RunConfig:

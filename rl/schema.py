@@ -55,7 +55,9 @@ class RolloutsConfig:
 @dataclass
 class RewardsConfig:
     recipe: str | None = option(
-        None, "reward file to start from: a path, or a name in configs/rewards; the keys below go on top"
+        None,
+        "reward file to start from: a path (also relative to this file), or a name in configs/rewards; "
+        "the keys below go on top",
     )
     nodes: dict[str, Any] = option(MISSING, "reward nodes by name; docs/rewards.md lists types and options")
     total: str = option(MISSING, "the reward: one arithmetic expression over node outputs")

@@ -306,6 +306,19 @@ def test_a_recipe_on_the_command_line_replaces_the_files(minimal: Path, tmp_path
     assert set(load_config(minimal, [f"rewards.recipe={recipe}"]).rewards.nodes) == {"only", "quality", "asr"}
 
 
+def test_a_recipe_may_lie_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("nodes: {only: {type: x}}\ntotal: only\n")
+    file = with_text(tmp_path, "rewards: {recipe: mine}\ntrainer: {steps: 1}\n")
+    assert load_config(file).rewards.total == "only"
+    assert "mine: no such rewards file" in complaint(file, "rewards.recipe=mine")
+
+
+def test_a_recipe_starts_from_no_other(tmp_path: Path) -> None:
+    recipe = with_text(tmp_path, "recipe: tiny\n")
+    words = f"{recipe}: a recipe can't start from another; remove its key recipe"
+    assert complaint("grpo_tiny", f"rewards.recipe={recipe}") == words
+
+
 # --- saving and naming
 
 
