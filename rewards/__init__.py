@@ -1,1 +1,1 @@
-"""The reward graph: nodes named in YAML turn audio into named values, one expression makes the total."""
+"""Scoring clips: reward nodes, and the graph that runs them and forms the total. See docs/rewards.md."""

@@ -32,10 +32,12 @@ class Scores:
 
     ``values[node_output]``: float64 ``[B]``, NaN where missing. ``total``: float64 ``[B]``, NaN where it
     can't be computed. ``reasons[b]``: ``{output: why it is missing}``. ``details[b]``: ``{node: {...}}``,
-    JSON-able (transcript, caption, raw answer, ...).
+    JSON-able (transcript, caption, raw answer, ...). ``gated``: bool ``[B]``, True where a gate closed on
+    the clip: its total is the gate's floor, a legitimate reward, and the nodes behind the gate have no value.
     """
 
     values: dict[str, np.ndarray]
     total: np.ndarray
     reasons: list[dict[str, str]]
     details: list[dict[str, dict[str, Any]]]
+    gated: np.ndarray

@@ -1,0 +1,1 @@
+"""Loaders for reward models that several nodes share or that need converting."""

