@@ -122,7 +122,7 @@ class _Resolver(ast.NodeTransformer):
         if not isinstance(node, (*_NODES, *_OPERATORS)):
             source = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__
             raise ConfigError(
-                f"{self.key}: {source!r} isn't allowed; use + - * / **, comparisons (multiply to combine) and "
+                f"{self.key}: {source!r} isn't allowed; use + - * / **, single comparisons and "
                 f"{', '.join(FUNCTIONS)}"
             )
         return super().generic_visit(node)

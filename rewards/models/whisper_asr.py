@@ -73,10 +73,12 @@ def encode(asr: WhisperASR, audios: Sequence[np.ndarray], seconds: int) -> torch
     Whisper was trained on 30 s windows; shorter ones save time, down to about 8 s (see `transcribe`).
     """
     samples = seconds * SAMPLE_RATE
-    padded = np.stack([np.pad(audio, (0, samples - len(audio))) for audio in audios])
-    mel = whisper.log_mel_spectrogram(torch.from_numpy(padded), n_mels=asr.model.dims.n_mels).to(
-        asr.model.device
-    )
+    # one by one: Whisper's features are relative to the loudest bin of all that they are computed of
+    mels = [
+        whisper.log_mel_spectrogram(audio, n_mels=asr.model.dims.n_mels, padding=samples - len(audio))
+        for audio in audios
+    ]
+    mel = torch.stack(mels).to(asr.model.device)
     # the encoder's own forward insists on 30 s
     encoder = asr.model.encoder
     x = F.gelu(encoder.conv2(F.gelu(encoder.conv1(mel)))).transpose(1, 2)
