@@ -158,21 +158,21 @@ class _Batch:
 def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = None) -> RewardGraph:
     """Check a ``rewards:`` block and build its graph; models are loaded later.
 
-    ``config`` has ``nodes`` (options by node name), ``total`` and ``max_missing``; ``monitors`` are further
-    nodes, as in ``evaluation.monitors``, that can't be part of the total. Every node runs: those that the
-    total doesn't use are monitors, whether or not they say ``monitor: true``. Raises `ConfigError`.
+    ``config`` has ``nodes`` (options by node name; null takes a recipe's node out), ``total`` and
+    ``max_missing``; ``monitors`` are further nodes, as in ``evaluation.monitors``, that can't be part of the
+    total. Every node runs: those that the total doesn't use are monitors, whether or not they say
+    ``monitor: true``. Raises `ConfigError`.
     """
     for key in config:
         if key not in _KEYS:
             raise ConfigError(f"rewards.{key}: there is no such key; {suggest(str(key), _KEYS)}")
-    keys = {name: f"rewards.nodes.{name}" for name in config.get("nodes") or {}}
-    for name in monitors or {}:
-        if name in keys:
-            raise ConfigError(
-                f"evaluation.monitors.{name}: rewards.nodes has a node of this name; choose another"
-            )
-        keys[name] = f"evaluation.monitors.{name}"
-    options = {**(config.get("nodes") or {}), **(monitors or {})}
+    own, extra = _present(config.get("nodes"), "rewards.nodes"), _present(monitors, "evaluation.monitors")
+    for name in own.keys() & extra.keys():
+        raise ConfigError(f"evaluation.monitors.{name}: rewards.nodes has a node of this name; rename it")
+    options = {**own, **extra}
+    keys = {
+        name: f"rewards.nodes.{name}" if name in own else f"evaluation.monitors.{name}" for name in options
+    }
     max_missing = config.get("max_missing", 0.2)
     if isinstance(max_missing, bool) or not isinstance(max_missing, int | float) or not 0 <= max_missing <= 1:
         raise ConfigError(f"rewards.max_missing: must be a number from 0 to 1, not {show(max_missing)}")
@@ -186,7 +186,7 @@ def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = 
         "rewards.total",
     )
 
-    declared = {name for name in nodes if name in (monitors or {}) or options[name].get("monitor", False)}
+    declared = {name for name in nodes if name in extra or options[name].get("monitor", False)}
     used = _used(total.names, inputs)
     used_nodes = {output.partition(".")[0] for output in used}
     for name in declared & used_nodes:
@@ -209,6 +209,13 @@ def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = 
 
 def _full(name: str, output: str) -> str:
     return f"{name}.{output}" if output else name
+
+
+def _present(nodes: Any, key: str) -> dict[str, Any]:
+    """The nodes of a mapping, without those set to null, which is how a recipe's node is taken out."""
+    if not isinstance(nodes or {}, Mapping):
+        raise ConfigError(f"{key}: must be a mapping of node names to options, not {show(nodes)}")
+    return {name: options for name, options in (nodes or {}).items() if options is not None}
 
 
 def _build(name: Any, options: Any, key: str) -> Node:
