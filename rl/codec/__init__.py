@@ -1,0 +1,1 @@
+"""Codecs: audio to codes ``[T, K]`` and back."""

@@ -1,0 +1,1 @@
+"""How the embedded voice is made: sentences, teacher, codec and policy training."""
