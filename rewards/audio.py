@@ -12,7 +12,9 @@ SAMPLE_RATE = 16000
 
 
 def at_16k(audio: np.ndarray, sample_rate: int) -> np.ndarray:
-    """Mono float32 ``[n]`` at 16 kHz. Raises `NodeError` where there is no audio."""
+    """Mono float32 ``[n]`` at 16 kHz. Raises `NodeError` where there is no audio, or none that is finite."""
+    if not np.isfinite(audio).all():
+        raise NodeError("the audio isn't finite")
     if sample_rate != SAMPLE_RATE:
         audio = soxr.resample(np.asarray(audio, np.float32), sample_rate, SAMPLE_RATE)
     if len(audio) == 0:

@@ -187,6 +187,7 @@ def test_voiceprint_of_short_and_empty_clips(speech: list[Clip]) -> None:
         with_audio(speech[0], np.zeros(RATE)),
         replace(speech[0], reference=None),
         replace(speech[0], reference=np.zeros(RATE, np.float32)),
+        replace(speech[0], reference=np.full(RATE, np.nan, np.float32)),
     ]
     rows = ready(type="voiceprint").score(clips, {})
     assert 0.4 < value(rows[0]) < 1
@@ -195,6 +196,7 @@ def test_voiceprint_of_short_and_empty_clips(speech: list[Clip]) -> None:
         "the clip is digital silence",
         "the prompt names no reference voice",
         "the reference voice can't be used: the clip is digital silence",
+        "the reference voice can't be used: the audio isn't finite",
     ]
 
 
