@@ -15,3 +15,7 @@ class CheckpointError(AuralignError):
 
 class PromptError(AuralignError):
     """A prompt record can't be turned into a policy input."""
+
+
+class RunFolderError(AuralignError):
+    """A file of a run folder is missing, damaged, or of another version."""
