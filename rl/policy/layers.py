@@ -1,0 +1,101 @@
+"""The transformer that both ARs are made of, with the published checkpoint's parameter names."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rl.policy.configuration import ARConfig
+
+KVCache = list[tuple[Tensor, Tensor]]  # per layer: keys and values [B, kv_heads, T, head_dim]
+
+
+def rope_table(positions: Tensor, head_dim: int, base: float) -> Tensor:
+    """cos and sin of the angles, ``[..., head_dim / 2, 2]``, rounded to bfloat16 as in the published model."""
+    exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angles = positions.float()[..., None] / base**exponents
+    return torch.stack([angles.cos(), angles.sin()], -1).bfloat16().float()
+
+
+def rotate(x: Tensor, table: Tensor) -> Tensor:
+    """Rotate adjacent pairs (2i, 2i + 1) of ``x`` ``[B, heads, T, head_dim]`` in fp32, then cast back."""
+    pairs = x.float().unflatten(-1, (-1, 2))
+    cos, sin = table[..., 0], table[..., 1]
+    even, odd = pairs[..., 0], pairs[..., 1]
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Statistics in fp32, cast back, then times the weight."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with fused, head-major q | k | v rows and optional per-head q/k norm."""
+
+    def __init__(self, config: ARConfig) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = config.n_head, config.n_local_heads, config.head_dim
+        self.wqkv = nn.Linear(config.dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.wo = nn.Linear(self.heads * self.head_dim, config.dim, bias=False)
+        self.qk_norm = config.attention_qk_norm
+        if self.qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+
+    def forward(
+        self, x: Tensor, table: Tensor, mask: Tensor | None, past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        batch, length, _ = x.shape
+        split = [self.heads, self.kv_heads, self.kv_heads]
+        q, k, v = self.wqkv(x).view(batch, length, -1, self.head_dim).split(split, dim=2)
+        if self.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        q, k = rotate(q, table), rotate(k, table)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None and length > 1, enable_gqa=self.heads != self.kv_heads
+        )
+        return self.wo(out.transpose(1, 2).reshape(batch, length, -1)), (k, v)
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: ``w2(silu(w1 x) * w3 x)``."""
+
+    def __init__(self, config: ARConfig) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(config.dim, config.intermediate_size, bias=False)
+        self.w3 = nn.Linear(config.dim, config.intermediate_size, bias=False)
+        self.w2 = nn.Linear(config.intermediate_size, config.dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+
+
+class Block(nn.Module):
+    """Pre-norm attention and feed-forward."""
+
+    def __init__(self, config: ARConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.feed_forward = FeedForward(config)
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+
+    def forward(
+        self, x: Tensor, table: Tensor, mask: Tensor | None, past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        attended, present = self.attention(self.attention_norm(x), table, mask, past)
+        x = x + attended
+        return x + self.feed_forward(self.ffn_norm(x)), present
