@@ -43,7 +43,8 @@ class StepRecord:
     ``audio``: per rollout, float32 ``[n]`` on the 16-bit grid (see `quantise`), or None where the codec's
     output wasn't finite. ``group_ids``: int64 ``[B]``, equal for the samples of one prompt. ``values``:
     ``{node output: float64 [B]}``, ``total`` and ``advantages``: float64 ``[B]``; NaN is missing, and
-    ``reasons[b]`` says why. ``details[b]``: JSON-able, per node.
+    ``reasons[b]`` says why. ``gated``: bool ``[B]``, True where a gate closed: the total is the gate's floor
+    and nodes behind it have no value. ``details[b]``: JSON-able, per node.
     """
 
     step: int
@@ -56,6 +57,7 @@ class StepRecord:
     values: dict[str, np.ndarray]
     total: np.ndarray
     advantages: np.ndarray
+    gated: np.ndarray
     reasons: list[dict[str, str]]
     details: list[dict[str, Any]]
 
@@ -184,6 +186,7 @@ def _features(record: StepRecord) -> Features:
             "finish_reason": Value("string"),
             "total": Value("float64"),
             "advantage": Value("float64"),
+            "gated": Value("bool"),
             **{_REWARD + name: Value("float64") for name in record.values},
             "missing": Value("string"),
             "details": Value("string"),
@@ -219,6 +222,7 @@ def _to_table(record: StepRecord) -> pa.Table:
         "finish_reason": [r.finish_reason for r in rollouts],
         "total": _nullable(record.total),
         "advantage": _nullable(record.advantages),
+        "gated": record.gated.tolist(),
         **{_REWARD + name: _nullable(column) for name, column in record.values.items()},
         "missing": [_dumps(reasons) for reasons in record.reasons],
         "details": [_dumps(details) for details in record.details],
@@ -252,6 +256,7 @@ def _from_table(table: pa.Table, info: dict[str, Any]) -> StepRecord:
         values={name: _column(table, _REWARD + name, np.float64) for name in names},
         total=_column(table, "total", np.float64),
         advantages=_column(table, "advantage", np.float64),
+        gated=_column(table, "gated", np.bool_),
         reasons=[json.loads(row["missing"]) for row in rows],
         details=[json.loads(row["details"]) for row in rows],
     )
@@ -287,6 +292,7 @@ def _check_lengths(record: StepRecord) -> None:
         "group_ids": record.group_ids,
         "total": record.total,
         "advantages": record.advantages,
+        "gated": record.gated,
         "reasons": record.reasons,
         "details": record.details,
         **record.values,

@@ -67,6 +67,7 @@ def make_record(step: int = 12, prompts: int = 2, samples: int = 3, **changes: o
         "values": {"asr.confidence": confidence, "quality": rng.random(count)},
         "total": confidence * 0.5,
         "advantages": rng.normal(size=count),
+        "gated": np.arange(count) == 2,
         "reasons": reasons,
         "details": [{"asr": {"transcript": f"hi {i}", "loops": False}} for i in range(count)],
     }
@@ -78,6 +79,7 @@ def assert_same(a: StepRecord, b: StepRecord) -> None:
         assert getattr(a, name) == getattr(b, name), name
     assert list(a.values) == list(b.values)
     arrays = [(a.group_ids, b.group_ids), (a.total, b.total), (a.advantages, b.advantages)]
+    arrays += [(a.gated, b.gated)]
     arrays += [(a.values[name], b.values[name]) for name in a.values]
     for x, y in zip(a.rollouts, b.rollouts, strict=True):
         arrays += [(x.codes, y.codes), (x.logprobs, y.logprobs)]
