@@ -132,7 +132,9 @@ class SourceFilterDecoder(nn.Module):
 
         def spectrum(wave: Tensor) -> Tensor:
             padded = F.pad(wave[:, None], (N_FFT // 2, N_FFT // 2), mode="reflect")[:, 0]
-            return torch.stft(padded, N_FFT, HOP, window=window, center=False, return_complex=True)[..., :hops]
+            return torch.stft(padded, N_FFT, HOP, window=window, center=False, return_complex=True)[
+                ..., :hops
+            ]
 
         shaped = spectrum(source) * harmonic + spectrum(noise) * hiss
         return torch.istft(shaped, N_FFT, HOP, window=window, center=True, length=hops * HOP)
@@ -169,13 +171,17 @@ class TinyCodec(nn.Module):
             with safe_open(folder / "codec.safetensors", "pt") as handle:
                 weights = {name: handle.get_tensor(name).float() for name in handle.keys()}  # noqa: SIM118
         except (OSError, ValueError, SafetensorError) as error:
-            raise CheckpointError(f"codec in {folder} can't be read ({error}); model.codec must name a codec") from error
+            raise CheckpointError(
+                f"codec in {folder} can't be read ({error}); model.codec must name a codec"
+            ) from error
         try:
             codec = cls(**config["codec"])
             codec.load_state_dict(weights)
         except (KeyError, TypeError, RuntimeError) as error:
             detail = " ".join(str(error).split())
-            raise CheckpointError(f"codec in {folder}: weights don't fit codec_config.json ({detail})") from error
+            raise CheckpointError(
+                f"codec in {folder}: weights don't fit codec_config.json ({detail})"
+            ) from error
         return codec.eval().requires_grad_(False)
 
     def quantise(self, frames: Tensor) -> Tensor:

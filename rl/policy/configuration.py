@@ -12,37 +12,23 @@ _AR_KEYS = ("n_layer", "n_head", "n_local_heads", "head_dim", "dim", "intermedia
 
 
 class ARConfig(PretrainedConfig):
-    """One of the two transformers. Field names are those of the published ``config.json``."""
+    """One of the two transformers. Field names are those of the published ``config.json``.
 
-    def __init__(
-        self,
-        vocab_size: int = 0,
-        n_layer: int = 0,
-        n_head: int = 0,
-        n_local_heads: int = 0,
-        head_dim: int = 0,
-        dim: int = 0,
-        intermediate_size: int = 0,
-        rope_base: float = 1e6,
-        norm_eps: float = 1e-6,
-        max_seq_len: int = 32768,
-        attention_qk_norm: bool = False,
-        initializer_range: float = 0.02,
-        **kwargs: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.n_layer = n_layer
-        self.n_head = n_head
-        self.n_local_heads = n_local_heads
-        self.head_dim = head_dim
-        self.dim = dim
-        self.intermediate_size = intermediate_size
-        self.rope_base = rope_base
-        self.norm_eps = norm_eps
-        self.max_seq_len = max_seq_len
-        self.attention_qk_norm = attention_qk_norm
-        self.initializer_range = initializer_range
-        super().__init__(**kwargs)
+    transformers makes dataclasses of configs that declare fields only.
+    """
+
+    vocab_size: int = 0
+    n_layer: int = 0
+    n_head: int = 0
+    n_local_heads: int = 0
+    head_dim: int = 0
+    dim: int = 0
+    intermediate_size: int = 0
+    rope_base: float = 1e6
+    norm_eps: float = 1e-6
+    max_seq_len: int = 32768
+    attention_qk_norm: bool = False
+    initializer_range: float = 0.02
 
 
 class TextConfig(ARConfig):
@@ -55,11 +41,8 @@ class AudioDecoderConfig(ARConfig):
     """The fast AR, over the codebooks of a frame. ``vocab_size`` is the codebook size."""
 
     model_type = "fish_qwen3_audio_decoder"
-
-    def __init__(self, text_dim: int = 0, num_codebooks: int = 0, **kwargs: Any) -> None:
-        self.text_dim = text_dim
-        self.num_codebooks = num_codebooks
-        super().__init__(**kwargs)
+    text_dim: int = 0
+    num_codebooks: int = 0
 
 
 class DualARConfig(PretrainedConfig):

@@ -65,7 +65,12 @@ class Attention(nn.Module):
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         out = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and length > 1, enable_gqa=self.heads != self.kv_heads
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None and length > 1,
+            enable_gqa=self.heads != self.kv_heads,
         )
         return self.wo(out.transpose(1, 2).reshape(batch, length, -1)), (k, v)
 

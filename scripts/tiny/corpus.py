@@ -60,7 +60,9 @@ def render(utterance: Utterance, rng: np.random.Generator) -> tuple[np.ndarray, 
     return audio, f0
 
 
-def _shard(job: tuple[int, list[str], int, bool]) -> tuple[list[Utterance], list[np.ndarray], list[np.ndarray]]:
+def _shard(
+    job: tuple[int, list[str], int, bool],
+) -> tuple[list[Utterance], list[np.ndarray], list[np.ndarray]]:
     first, texts, seed, keep_audio = job
     torch.set_num_threads(1)
     filters = mel_filters()
@@ -72,7 +74,9 @@ def _shard(job: tuple[int, list[str], int, bool]) -> tuple[list[Utterance], list
         rows = features(torch.from_numpy(audio), torch.from_numpy(f0), filters)
         utterances.append(utterance)
         frames.append(rows.numpy().astype(np.float16))
-        audio_kept.append((audio.clip(-1, 1) * 32767).astype(np.int16) if keep_audio else np.zeros(0, np.int16))
+        audio_kept.append(
+            (audio.clip(-1, 1) * 32767).astype(np.int16) if keep_audio else np.zeros(0, np.int16)
+        )
     return utterances, frames, audio_kept
 
 

@@ -25,8 +25,14 @@ TIMES = """today|yesterday|every morning|in the evening|after dinner|before lunc
 |on Monday|every Sunday|this afternoon|at midnight""".replace("\n", "")
 ACTS = """found|lost|carried|painted|opened|wanted|dropped|cleaned|borrowed|watched|repaired|remembered|finished
 |bought|covered|moved""".replace("\n", "")
-MOVES = """walked|slept|waited|danced|worked|laughed|listened|stopped|traveled|played|stayed|rested""".replace("\n", "")
-LOOKS = """happy|hungry|quiet|angry|tired|gentle|careful|nervous|famous|friendly|curious|patient""".replace("\n", "")
+MOVES = (
+    """walked|slept|waited|danced|worked|laughed|listened|stopped|traveled|played|stayed|rested""".replace(
+        "\n", ""
+    )
+)
+LOOKS = """happy|hungry|quiet|angry|tired|gentle|careful|nervous|famous|friendly|curious|patient""".replace(
+    "\n", ""
+)
 WEATHER = """the weather|the water|the morning|the music|the coffee|the summer|the evening|the soup|the road
 |the story""".replace("\n", "")
 STATES = """very cold|too loud|almost perfect|really warm|quite different|a little strange|simply wonderful

@@ -51,7 +51,9 @@ def _warp(log_envelope: np.ndarray, factor: float) -> np.ndarray:
     return log_envelope[low] * (1 - weight) + log_envelope[high] * weight
 
 
-def speak(text: str, speaker: int, style: str | None, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def speak(
+    text: str, speaker: int, style: str | None, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """``text`` by ``speaker`` in ``style``.
 
     Returns mono float32 audio ``[n]`` at 16 kHz, n a multiple of the hop, and f0 ``[n / 200]`` in Hz

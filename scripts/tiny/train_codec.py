@@ -61,7 +61,10 @@ def fit_decoder(codec: TinyCodec, folder: Path, steps: int, batch: int, seed: in
     lengths = data["audio_lengths"]
     count = int((lengths > 0).sum())
     audio = torch.split(torch.from_numpy(data["audio"]), lengths[:count].tolist())
-    true = torch.split(torch.from_numpy(data["features"][: data["hops"][:count].sum()]).float(), data["hops"][:count].tolist())
+    true = torch.split(
+        torch.from_numpy(data["features"][: data["hops"][:count].sum()]).float(),
+        data["hops"][:count].tolist(),
+    )
     coded = [codec.dequantise(codec.quantise(stack_hops(rows)))[: len(rows)] for rows in true]
     usable = [i for i in range(count) if len(true[i]) > CROP_HOPS]
     rng = np.random.Generator(np.random.Philox(key=seed))
@@ -99,7 +102,9 @@ def save(codec: TinyCodec, directory: Path) -> None:
     books, size = len(codec.codebook_sizes), codec.codebook_sizes[0]
     config = {"codec": {"num_codebooks": books, "codebook_size": size, "pca_dim": len(codec.pca_basis)}}
     (directory / "codec_config.json").write_text(json.dumps(config, indent=1) + "\n")
-    save_file({k: v.half().contiguous() for k, v in codec.state_dict().items()}, directory / "codec.safetensors")
+    save_file(
+        {k: v.half().contiguous() for k, v in codec.state_dict().items()}, directory / "codec.safetensors"
+    )
 
 
 def train(folder: Path, out: Path, steps: int = 3000, batch: int = 12, seed: int = 0) -> None:

@@ -1,0 +1,183 @@
+"""The reference engine: plain PyTorch, KV-cached, batched, each prompt computed once for all its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from rl.errors import CheckpointError
+from rl.policy.likelihood import fast_log_softmax, slow_log_softmax
+from rl.policy.modeling import DualARForCausalLM
+from rl.policy.prompts import prompt_rows
+from rollouts.noise import uniforms
+from rollouts.types import Prompt, Rollout, SamplingParams
+
+
+def draw(logprobs: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Inverse-CDF sampling of ``[N, S]`` log-probs by ``[N]`` uniforms: indices and their log-probs."""
+    edges = logprobs.double().exp().cumsum(-1)
+    picked = torch.searchsorted(edges, uniform[:, None] * edges[:, -1:], right=True).clamp_max(
+        edges.shape[1] - 1
+    )
+    return picked[:, 0], logprobs.gather(1, picked)[:, 0]
+
+
+@dataclass
+class _Rows:
+    """The rows still being sampled: their place in the chunk, cache, next inputs and attention mask."""
+
+    index: Tensor
+    past: list[tuple[Tensor, Tensor]]
+    hidden: Tensor
+    visible: Tensor
+    positions: Tensor
+
+    def keep(self, alive: Tensor) -> _Rows:
+        past = [(k[alive], v[alive]) for k, v in self.past]
+        return _Rows(self.index[alive], past, self.hidden[alive], self.visible[alive], self.positions[alive])
+
+
+class TorchEngine:
+    """Implements :class:`rollouts.engine.Engine` over a model in this process.
+
+    ``batch_size``: rows sampled at once (at least one whole group); it has no effect on what is sampled,
+    up to the last digits of batched matrix products.
+    """
+
+    def __init__(
+        self, model: DualARForCausalLM, tokenizer: PreTrainedTokenizerBase, batch_size: int = 128
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.batch_size = batch_size
+        self.version = 0
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy the named parameters in.
+
+        Raises:
+            CheckpointError: a name or shape the model doesn't have; nothing is changed then.
+        """
+        own = dict(self.model.named_parameters())
+        for name, tensor in weights.items():
+            if name not in own or own[name].shape != tensor.shape:
+                raise CheckpointError(
+                    f"weight sync: the policy has no parameter `{name}` of shape {tuple(tensor.shape)}"
+                )
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                own[name].copy_(tensor)
+        self.version += 1
+
+    def close(self) -> None:
+        """Nothing to free: the model is the caller's."""
+
+    @torch.inference_mode()
+    def generate(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> list[Rollout]:
+        """See :class:`rollouts.engine.Engine`."""
+        was_training = self.model.training
+        self.model.eval()
+        per_chunk = max(1, self.batch_size // n)
+        chunks = [prompts[i : i + per_chunk] for i in range(0, len(prompts), per_chunk)]
+        rollouts = [rollout for chunk in chunks for rollout in self._chunk(chunk, n, sampling, seed)]
+        self.model.train(was_training)
+        return rollouts
+
+    def _prefill(self, prompts: Sequence[Prompt], n: int) -> _Rows:
+        """Each prompt once, its cache left-padded to the longest and repeated ``n`` times."""
+        device, config = self.model.device, self.model.config
+        inputs = [prompt_rows(prompt, self.tokenizer, config) for prompt in prompts]
+        longest = max(rows.shape[1] for rows in inputs)
+        hidden, caches, visible, positions = [], [], [], []
+        for rows in inputs:
+            out = self.model(rows[None].to(device))
+            pad = longest - rows.shape[1]
+            hidden.append(out.hidden[:, -1])
+            caches.append([(F.pad(k, (0, 0, pad, 0)), F.pad(v, (0, 0, pad, 0))) for k, v in out.past])
+            visible.append(torch.arange(longest, device=device)[None] >= pad)
+            positions.append(torch.tensor([rows.shape[1]], device=device))
+        past = [
+            (
+                torch.cat([cache[layer][0] for cache in caches]).repeat_interleave(n, 0),
+                torch.cat([cache[layer][1] for cache in caches]).repeat_interleave(n, 0),
+            )
+            for layer in range(config.text_config.n_layer)
+        ]
+        return _Rows(
+            index=torch.arange(len(prompts) * n, device=device),
+            past=past,
+            hidden=torch.cat(hidden).repeat_interleave(n, 0),
+            visible=torch.cat(visible).repeat_interleave(n, 0),
+            positions=torch.cat(positions).repeat_interleave(n, 0),
+        )
+
+    def _fast(
+        self, hidden: Tensor, semantic: Tensor, noise: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Codes 1..K-1 of one frame and their log-probs, ``[N, K - 1]`` each; positions 0 and 1 in one pass."""
+        fast, config = self.model.audio_decoder, self.model.config
+        inputs = torch.stack([fast.first(hidden), fast.embeddings(semantic)], 1)
+        positions = torch.arange(2, device=hidden.device)
+        past = None
+        codes, logprobs = [], []
+        for k in range(1, config.num_codebooks):
+            out, past = fast.run(inputs, positions, past=past)
+            code, logprob = draw(fast_log_softmax(fast.output(out[:, -1]), config, temperature), noise[:, k])
+            codes.append(code)
+            logprobs.append(logprob)
+            inputs, positions = fast.embeddings(code)[:, None], torch.tensor([k + 1], device=hidden.device)
+        return torch.stack(codes, 1), torch.stack(logprobs, 1)
+
+    def _chunk(self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int) -> list[Rollout]:
+        model, config, device = self.model, self.model.config, self.model.device
+        books, total = config.num_codebooks, len(prompts) * n
+        noise = torch.from_numpy(
+            np.stack(
+                [uniforms(seed, p.id, i, sampling.max_frames + 1, books) for p in prompts for i in range(n)]
+            )
+        ).to(device)
+        codes = torch.zeros(total, sampling.max_frames, books, dtype=torch.long, device=device)
+        logprobs = torch.zeros(total, sampling.max_frames, books, device=device)
+        end_logprobs: list[float | None] = [None] * total
+        lengths = [sampling.max_frames] * total
+        rows = self._prefill(prompts, n)
+        for t in range(sampling.max_frames):
+            semantic, slow = draw(
+                slow_log_softmax(model, rows.hidden, sampling.temperature), noise[rows.index, t, 0]
+            )
+            alive = semantic != config.semantic_size
+            for row, logprob in zip(rows.index[~alive].tolist(), slow[~alive].tolist(), strict=True):
+                end_logprobs[row], lengths[row] = logprob, t
+            rows = rows.keep(alive)
+            if len(rows.index) == 0:
+                break
+            semantic, slow = semantic[alive], slow[alive]
+            residual, fast = self._fast(rows.hidden, semantic, noise[rows.index, t], sampling.temperature)
+            codes[rows.index, t] = torch.cat([semantic[:, None], residual], 1)
+            logprobs[rows.index, t] = torch.cat([slow[:, None], fast], 1)
+            frame = codes[rows.index, t]
+            step = torch.cat([semantic[:, None] + config.semantic_start_token_id, frame], 1)[..., None]
+            visible = F.pad(rows.visible, (0, 1), value=True)
+            out = model(step, rows.positions[:, None], visible[:, None, None], rows.past)
+            rows = _Rows(rows.index, out.past, out.hidden[:, -1], visible, rows.positions + 1)
+        return [
+            Rollout(
+                prompt=prompts[row // n],
+                sample_index=row % n,
+                seed=seed,
+                codes=codes[row, : lengths[row]].cpu().numpy(),
+                logprobs=logprobs[row, : lengths[row]].cpu().numpy(),
+                end_logprob=end_logprobs[row],
+                finish_reason="length" if end_logprobs[row] is None else "eos",
+                policy_version=self.version,
+            )
+            for row in range(total)
+        ]
