@@ -54,7 +54,7 @@ def compare(
         counts = f"{len(before)} before, {len(after)} after, {len(prompt_ids)} prompt ids"
         raise ValueError(f"{counts}: not paired")
     present = ~(np.isnan(before) | np.isnan(after))
-    used = [prompt_ids[i] for i in np.flatnonzero(present)]
+    used = [prompt_ids[i] for i in np.flatnonzero(present).tolist()]
     numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(used))}
     cluster = np.array([numbers[prompt] for prompt in used])
     pairs = int(present.sum())

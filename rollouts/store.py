@@ -75,6 +75,19 @@ def quantise(audio: np.ndarray) -> np.ndarray:
     return (levels / _PCM_STEPS + 0.0).astype(np.float32)  # + 0.0: no negative zeros, as in 16-bit files
 
 
+def encode_flac(audio: np.ndarray, sample_rate: int) -> bytes:
+    """A 16-bit mono FLAC file of ``audio`` (float32 ``[n]``, n > 0, on the 16-bit grid), without loss.
+
+    Raises ValueError when ``audio`` is off the grid.
+    """
+    if not np.array_equal(quantise(audio), audio):
+        raise ValueError("audio is off the 16-bit grid; apply quantise() to what the codec gives, once")
+    buffer = io.BytesIO()
+    levels = (audio * _PCM_STEPS).astype(np.int16)
+    soundfile.write(buffer, levels, sample_rate, format="FLAC", subtype="PCM_16")
+    return buffer.getvalue()
+
+
 def step_path(run_dir: str | Path, step: int, split: Split = "train") -> Path:
     """``<run>/rollouts/step_000012.parquet``; the other splits' files start with the split's name."""
     prefix = "step" if split == "train" else split
@@ -310,12 +323,7 @@ def _clip_name(record: StepRecord, index: int) -> str:
 def _encode(audio: np.ndarray | None, sample_rate: int, name: str) -> dict[str, Any] | None:
     if audio is None or len(audio) == 0:  # FLAC has no empty stream; `audio_samples` tells the two apart
         return None
-    if not np.array_equal(quantise(audio), audio):
-        raise ValueError(f"audio of {name} is off the 16-bit grid; apply quantise() before scoring")
-    buffer = io.BytesIO()
-    levels = (audio * _PCM_STEPS).astype(np.int16)
-    soundfile.write(buffer, levels, sample_rate, format="FLAC", subtype="PCM_16")
-    return {"bytes": buffer.getvalue(), "path": name}
+    return {"bytes": encode_flac(audio, sample_rate), "path": name}
 
 
 def _decode(stored: dict[str, Any] | None, samples: int | None) -> np.ndarray | None:
