@@ -122,7 +122,7 @@ class TorchEngine:
     def _fast(
         self, hidden: Tensor, semantic: Tensor, noise: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Codes 1..K-1 of one frame and their log-probs, ``[N, K - 1]`` each; positions 0 and 1 in one pass."""
+        """Codes 1..K-1 of a frame and their log-probs, ``[N, K - 1]`` each; positions 0, 1 in one pass."""
         fast, config = self.model.audio_decoder, self.model.config
         inputs = torch.stack([fast.first(hidden), fast.embeddings(semantic)], 1)
         positions = torch.arange(2, device=hidden.device)

@@ -141,7 +141,7 @@ class SourceFilterDecoder(nn.Module):
 
 
 class TinyCodec(nn.Module):
-    """The embedded codec of ``K`` codebooks (implements :class:`rl.codec.base.Codec`), 16 kHz, 20 frames/s."""
+    """The embedded codec (implements :class:`rl.codec.base.Codec`): 16 kHz, 20 frames/s."""
 
     pca_mean: Tensor
     pca_basis: Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
 
@@ -56,7 +56,7 @@ class DualARConfig(PretrainedConfig):
     """
 
     model_type = "fish_qwen3_omni"
-    sub_configs = {"text_config": TextConfig, "audio_decoder_config": AudioDecoderConfig}
+    sub_configs: ClassVar = {"text_config": TextConfig, "audio_decoder_config": AudioDecoderConfig}
 
     def __init__(
         self,

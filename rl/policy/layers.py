@@ -12,7 +12,7 @@ KVCache = list[tuple[Tensor, Tensor]]  # per layer: keys and values [B, kv_heads
 
 
 def rope_table(positions: Tensor, head_dim: int, base: float) -> Tensor:
-    """cos and sin of the angles, ``[..., head_dim / 2, 2]``, rounded to bfloat16 as in the published model."""
+    """cos and sin of the angles, ``[..., head_dim / 2, 2]``, rounded to bfloat16 as published."""
     exponents = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
     angles = positions.float()[..., None] / base**exponents
     return torch.stack([angles.cos(), angles.sin()], -1).bfloat16().float()

@@ -24,7 +24,7 @@ def slow_support(config: DualARConfig, device: torch.device | str = "cpu") -> Te
 
 
 def slow_log_softmax(model: DualARForCausalLM, hidden: Tensor, temperature: float) -> Tensor:
-    """Log-probs over the slow support, ``[..., semantic_size + 1]``: column i is semantic code i, the last is end."""
+    """Log-probs over the slow support ``[..., semantic_size + 1]``: the semantic codes, then the end."""
     logits = model.slow_logits(hidden, slow_support(model.config, hidden.device))
     return F.log_softmax(logits.float() / temperature, -1)
 
@@ -38,8 +38,8 @@ def fast_log_softmax(logits: Tensor, config: DualARConfig, temperature: float) -
 class Likelihood:
     """Log-probs and entropies (nats) of a padded batch of sampled generations.
 
-    ``slow``, ``slow_entropy``: ``[B, T + 1]``, position t the code of frame t, position ``T_b`` the end token
-    of a sample that ended. ``fast``, ``fast_entropy``: ``[B, T, K - 1]``. Zero where ``slow_mask`` /
+    ``slow``, ``slow_entropy``: ``[B, T + 1]``, position t the code of frame t, position ``T_b`` the end
+    token of a sample that ended. ``fast``, ``fast_entropy``: ``[B, T, K - 1]``. Zero where ``slow_mask`` /
     ``frame_mask`` is False.
     """
 
@@ -58,7 +58,7 @@ def likelihood(
     ended: list[bool],
     temperature: float,
 ) -> Likelihood:
-    """Teacher-forced log-probs of ``codes[b]`` ``[T_b, K]`` after prompt rows ``prompts[b]`` ``[1 + K, P_b]``.
+    """Teacher-forced log-probs of ``codes[b]`` ``[T_b, K]`` after prompts ``[1 + K, P_b]``.
 
     One padded forward of the slow AR; the fast AR runs over valid frames only.
     """

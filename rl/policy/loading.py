@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -25,13 +26,14 @@ def load_policy(
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"model.path: {folder} holds no config.json; name a checkpoint directory")
     try:
-        model, report = DualARForCausalLM.from_pretrained(
+        loaded: Any = DualARForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, local_files_only=True
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, RuntimeError, ValueError) as error:
         detail = " ".join(str(error).split())
         raise CheckpointError(f"model.path: {folder} can't be loaded ({detail})") from error
+    model, report = loaded
     wrong = sorted(report["missing_keys"]) + sorted(report["unexpected_keys"])
     if wrong:
         raise CheckpointError(

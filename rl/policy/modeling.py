@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import ModelOutput
+from transformers.utils.generic import ModelOutput
 
 from rl.policy.configuration import ARConfig, DualARConfig
 from rl.policy.layers import Block, KVCache, RMSNorm, rope_table
@@ -100,7 +100,7 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = ""
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["Block"]
+    _no_split_modules = ["Block"]  # noqa: RUF012  (an instance variable of the base class)
 
     def __init__(self, config: DualARConfig) -> None:
         super().__init__(config)
@@ -119,10 +119,10 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         return self.text_model.model.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.text_model.model.embeddings = value
+        self.text_model.model.embeddings = cast(nn.Embedding, value)
 
     def embed(self, rows: Tensor) -> Tensor:
-        """``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)`` on audio positions, ``E[id]`` elsewhere: ``[B, T, dim]``."""
+        """``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)`` on audio, ``E[id]`` elsewhere: ``[B, T, dim]``."""
         ids, codes = rows[:, 0], rows[:, 1:]
         tokens = self.text_model.model.embeddings(ids)
         books = self.config.num_codebooks

@@ -33,7 +33,7 @@ def check_user_text(text: str, where: str) -> None:
 
 
 def fish_s2_segments(prompt: Prompt) -> list[str | np.ndarray]:
-    """The prompt as segments that are tokenised one by one; an array stands for reference codes ``[T, K]``."""
+    """The prompt as segments to tokenise one by one; an array stands for reference codes ``[T, K]``."""
     check_user_text(prompt.text, f"prompt {prompt.id}")
     segments: list[str | np.ndarray] = ["<|im_start|>system\n"]
     if prompt.references:

@@ -10,12 +10,15 @@ import hashlib
 
 import numpy as np
 
-PEOPLE = """the teacher|my brother|her sister|the farmer|a doctor|the captain|our neighbor|the baker|the old man
-|a young woman|the children|my mother|his father|the singer|the driver|a student|the painter|the queen|my uncle
+PEOPLE = """the teacher|my brother|her sister|the farmer|a doctor|the captain|our neighbor
+|the baker|the old man
+|a young woman|the children|my mother|his father|the singer|the driver|a student|the painter
+|the queen|my uncle
 |the gardener|our friend|the nurse|the sailor|a stranger""".replace("\n", "")
 ANIMALS = """the dog|a cat|the horse|the rabbit|a bird|the brown bear|the lion|the chicken|a turtle|the monkey
 |the elephant|a spider""".replace("\n", "")
-THINGS = """the book|a letter|the window|the garden|a basket|the old clock|the table|a blanket|the camera|the guitar
+THINGS = """the book|a letter|the window|the garden|a basket|the old clock|the table|a blanket
+|the camera|the guitar
 |the bottle|the paper|a ladder|the kitchen|the picture|a candle|the hammer|the jacket|the pencil|the mirror
 |the wooden box|a yellow cup|the green apple|the silver spoon""".replace("\n", "")
 PLACES = """in the garden|near the river|by the window|under the bridge|at the market|behind the house
@@ -23,7 +26,8 @@ PLACES = """in the garden|near the river|by the window|under the bridge|at the m
 |beside the lake|inside the castle|at the beach""".replace("\n", "")
 TIMES = """today|yesterday|every morning|in the evening|after dinner|before lunch|last summer|in the winter
 |on Monday|every Sunday|this afternoon|at midnight""".replace("\n", "")
-ACTS = """found|lost|carried|painted|opened|wanted|dropped|cleaned|borrowed|watched|repaired|remembered|finished
+ACTS = """found|lost|carried|painted|opened|wanted|dropped|cleaned|borrowed|watched|repaired
+|remembered|finished
 |bought|covered|moved""".replace("\n", "")
 MOVES = (
     """walked|slept|waited|danced|worked|laughed|listened|stopped|traveled|played|stayed|rested""".replace(
@@ -41,12 +45,13 @@ MODALS = """should|could|must|never""".replace("\n", "")
 VERBS = """open|carry|find|clean|watch|move|remember|borrow|cover|finish""".replace("\n", "")
 
 SLOTS = {
-    "who": PEOPLE, "animal": ANIMALS, "thing": THINGS, "place": PLACES, "time": TIMES, "did": ACTS, "moved": MOVES,
-    "look": LOOKS, "it": WEATHER, "state": STATES, "modal": MODALS, "do": VERBS,
+    "who": PEOPLE, "animal": ANIMALS, "thing": THINGS, "place": PLACES, "time": TIMES, "did": ACTS,
+    "moved": MOVES, "look": LOOKS, "it": WEATHER, "state": STATES, "modal": MODALS, "do": VERBS,
 }  # fmt: skip
 TEMPLATES = """{who} {did} {thing}|{who} {did} {thing} {time}|{who} {moved} {place}|{animal} {moved} {place}
 |{animal} was {look} {time}|{who} was {look} {place}|{it} was {state}|{it} was {state} {time}
-|{who} and {animal} {moved} {place}|please {do} {thing} {time}|you {modal} {do} {thing}|we {modal} {do} {thing} {time}
+|{who} and {animal} {moved} {place}|please {do} {thing} {time}|you {modal} {do} {thing}
+|we {modal} {do} {thing} {time}
 |{thing} was {place}|{who} saw {animal} {place}|{animal} {did} {thing}|why was {who} so {look}
 |{who} gave {thing} to {who2}|{time} {who} {moved} {place}""".replace("\n", "").split("|")
 _CHOICES = {name: words.split("|") for name, words in SLOTS.items()}

@@ -17,8 +17,11 @@ from rl.policy import DualARConfig, DualARForCausalLM
 from rl.policy.prompts import code_rows, prompt_rows
 from rollouts.types import Prompt
 
-CONTROL = """<|endoftext|> <|im_start|> <|im_end|> <|pad|> <|phoneme_start|> <|phoneme_end|> <|text|> <|voice|>
-<|interleave|> <|audio_start|> <|audio_end|> <|audio_pad|>""".split()
+_NAMES = (
+    "endoftext im_start im_end pad phoneme_start phoneme_end text voice interleave "
+    "audio_start audio_end audio_pad"
+)
+CONTROL = [f"<|{name}|>" for name in _NAMES.split(" ")]
 CORRUPTED, FAST_SHARE = 0.06, 0.35
 
 
@@ -31,7 +34,10 @@ def make_tokenizer(texts: list[str], codebook_size: int) -> PreTrainedTokenizerF
     trainer = trainers.BpeTrainer(
         vocab_size=2400, min_frequency=20, initial_alphabet=alphabet, show_progress=False
     )
-    prefix = "system\nconvert the provided text to speech\nuser\nassistant\n reference to the following:\n\nText:\nSpeech:\n"
+    prefix = (
+        "system\nconvert the provided text to speech\nuser\nassistant\n"
+        " reference to the following:\n\nText:\nSpeech:\n"
+    )
     bpe.train_from_iterator([*texts, *[prefix] * 100], trainer)
     bpe.add_tokens([AddedToken(f"<|speaker:{i}|>", normalized=False) for i in range(2)])
     bpe.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in CONTROL])
@@ -45,14 +51,15 @@ def make_config(tokenizer: PreTrainedTokenizerFast, books: int, codebook_size: i
     """4 x 256 slow, 2 x 192 fast."""
     ids = tokenizer.convert_tokens_to_ids
     return DualARConfig(
-        text_config=dict(
-            vocab_size=len(tokenizer), n_layer=4, n_head=4, n_local_heads=4, head_dim=64, dim=256,
-            intermediate_size=704, max_seq_len=1024, attention_qk_norm=True,
-        ),
-        audio_decoder_config=dict(
-            vocab_size=codebook_size, n_layer=2, n_head=3, n_local_heads=3, head_dim=64, dim=192,
-            intermediate_size=512, max_seq_len=books + 1, text_dim=256, num_codebooks=books,
-        ),
+        text_config={
+            "vocab_size": len(tokenizer), "n_layer": 4, "n_head": 4, "n_local_heads": 4, "head_dim": 64,
+            "dim": 256, "intermediate_size": 704, "max_seq_len": 1024, "attention_qk_norm": True,
+        },
+        audio_decoder_config={
+            "vocab_size": codebook_size, "n_layer": 2, "n_head": 3, "n_local_heads": 3, "head_dim": 64,
+            "dim": 192, "intermediate_size": 512, "max_seq_len": books + 1, "text_dim": 256,
+            "num_codebooks": books,
+        },
         semantic_start_token_id=ids("<|semantic:0|>"),
         semantic_end_token_id=ids(f"<|semantic:{codebook_size - 1}|>"),
         eos_token_id=ids("<|im_end|>"), pad_token_id=ids("<|pad|>"), audio_pad_token_id=ids("<|audio_pad|>"),

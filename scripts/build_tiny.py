@@ -1,0 +1,31 @@
+#!/usr/bin/env python
+"""Make the embedded voice from nothing: corpus, codec, policy, prompts (about two hours on two cores)."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # `scripts` is not an installed package
+
+from scripts.tiny import corpus, make_prompts, train_codec, train_policy
+
+
+def main() -> None:
+    """Run the four stages into ``--out``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--work", type=Path, default=Path("work_tiny"), help="folder for the corpus (1 GB)")
+    parser.add_argument("--out", type=Path, default=Path("rl/assets/tiny"), help="where the weights go")
+    parser.add_argument("--utterances", type=int, default=24_000)
+    parser.add_argument("--policy-steps", type=int, default=6_000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    corpus.build(arguments.work, arguments.utterances, with_audio=3_000, seed=1, workers=2)
+    train_codec.train(arguments.work, arguments.out / "codec")
+    train_policy.train(arguments.work, arguments.out / "policy", arguments.policy_steps)
+    make_prompts.write(arguments.out / "prompts")
+
+
+if __name__ == "__main__":
+    main()
