@@ -1,0 +1,1 @@
+"""The learner: what a step's rewards do to the adapter."""

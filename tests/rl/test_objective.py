@@ -1,0 +1,108 @@
+"""The objective against numbers worked out by hand."""
+
+import math
+
+import pytest
+import torch
+
+from rl.policy.likelihood import Likelihood
+from rl.trainer.objective import (
+    ObjectiveSettings,
+    OldLogprobs,
+    dual_ar_loss,
+    group_advantages,
+    kl_k3,
+    policy_loss,
+)
+
+NAN = math.nan
+
+
+def test_advantage_is_the_reward_less_the_mean_of_its_group() -> None:
+    rewards = torch.tensor([1.0, 2.0, 6.0, 0.5, 0.5, 0.5])
+    assert group_advantages(rewards, 3).tolist() == [-2.0, -1.0, 3.0, 0.0, 0.0, 0.0]
+
+
+def test_missing_rewards_stay_out_of_the_mean() -> None:
+    rewards = torch.tensor([1.0, NAN, 3.0, NAN, NAN, 0.7, NAN, NAN, NAN])
+    advantages = group_advantages(rewards, 3)
+    torch.testing.assert_close(
+        advantages, torch.tensor([-1.0, NAN, 1.0, NAN, NAN, 0.0, NAN, NAN, NAN]), equal_nan=True
+    )
+
+
+def test_groups_must_be_whole() -> None:
+    with pytest.raises(ValueError, match="whole groups"):
+        group_advantages(torch.zeros(5), 2)
+
+
+def test_clipped_loss_by_hand() -> None:
+    ratios = torch.tensor([[1.5, 0.5], [1.5, 0.5]])
+    new = ratios.log().requires_grad_()
+    advantages = torch.tensor([2.0, -1.0])
+    mask = torch.ones(2, 2, dtype=torch.bool)
+    part = policy_loss(new, torch.zeros(2, 2), advantages, mask, 0.2, 0.3, 10.0)
+    # A = 2: min(3, 2.6), min(1, 1.6); A = -1: min(-1.5, -1.3), min(-0.5, -0.8)
+    assert part.loss.item() == pytest.approx(-(2.6 + 1.0 - 1.5 - 0.8) / 10)
+    assert part.clipped.tolist() == [[True, False], [False, True]]
+    part.loss.backward()
+    # d(ratio * A)/d(log-prob) = ratio * A where it isn't clipped
+    torch.testing.assert_close(new.grad, -torch.tensor([[0.0, 1.0], [-1.5, 0.0]]) / 10)
+
+
+def test_masked_codes_have_no_part_even_when_they_hold_garbage() -> None:
+    new = torch.tensor([[0.0, 1e4]], requires_grad=True)
+    part = policy_loss(
+        new, torch.zeros(1, 2), torch.tensor([3.0]), torch.tensor([[True, False]]), 0.2, 0.2, 1.0
+    )
+    assert part.loss.item() == -3.0
+    part.loss.backward()
+    assert new.grad is not None
+    assert new.grad.tolist() == [[-3.0, 0.0]]
+
+
+def test_kl_k3_is_zero_at_equality_and_matches_the_formula() -> None:
+    assert kl_k3(torch.tensor(-1.3), torch.tensor(-1.3)).item() == 0.0
+    expected = math.exp(0.5) - 0.5 - 1
+    assert kl_k3(torch.tensor(-1.0), torch.tensor(-0.5)).item() == pytest.approx(expected)
+
+
+def _likelihood(slow: torch.Tensor, fast: torch.Tensor) -> Likelihood:
+    slow_mask = torch.tensor([[True, True, True], [True, False, False]])
+    frame_mask = torch.tensor([[True, True], [True, False]])
+    return Likelihood(
+        slow, torch.full_like(slow, 0.5), slow_mask, fast, torch.full_like(fast, 0.25), frame_mask
+    )
+
+
+def test_dual_ar_loss_weighs_the_fast_ar_and_leaves_missing_samples_out() -> None:
+    slow, fast = torch.zeros(2, 3), torch.zeros(2, 2, 4)
+    new = _likelihood(slow.requires_grad_(), fast.requires_grad_())
+    old = OldLogprobs(torch.zeros(2, 3), torch.zeros(2, 2, 4))
+    settings = ObjectiveSettings(gamma=0.5, beta=0.0, epsilon=0.2, epsilon_high=0.2, normaliser=4.0)
+    loss, sums = dual_ar_loss(new, old, torch.tensor([1.0, -2.0]), settings)
+    # slow: 3 codes at 1, 1 code at -2; fast: 8 codes at 1, 4 at -2
+    assert loss.item() == pytest.approx(-((3 - 2) + 0.5 * (8 - 8)) / 4)
+    assert {name: float(value) for name, value in sums.items()} == {
+        "count_slow": 4, "entropy_slow": 2.0, "clip_slow": 0,
+        "count_fast": 12, "entropy_fast": 3.0, "clip_fast": 0,
+    }  # fmt: skip
+
+    loss, sums = dual_ar_loss(new, old, torch.tensor([1.0, NAN]), settings)
+    assert loss.item() == pytest.approx(-(3 + 0.5 * 8) / 4)
+    assert (float(sums["count_slow"]), float(sums["count_fast"])) == (3, 8)
+    loss.backward()
+    assert slow.grad is not None
+    assert slow.grad[1].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_kl_is_added_to_both_ars_with_beta() -> None:
+    new = _likelihood(torch.zeros(2, 3), torch.zeros(2, 2, 4))
+    reference = _likelihood(torch.full((2, 3), 0.5), torch.full((2, 2, 4), -0.5))
+    old = OldLogprobs(torch.zeros(2, 3), torch.zeros(2, 2, 4))
+    settings = ObjectiveSettings(gamma=2.0, beta=0.1, epsilon=0.2, epsilon_high=0.2, normaliser=4.0)
+    loss, sums = dual_ar_loss(new, old, torch.zeros(2), settings, reference)
+    slow, fast = 4 * (math.exp(0.5) - 1.5), 12 * (math.exp(-0.5) - 0.5)
+    assert float(sums["kl_slow"]) == pytest.approx(slow, rel=1e-5)
+    assert float(sums["kl_fast"]) == pytest.approx(fast, rel=1e-5)
+    assert loss.item() == pytest.approx(0.1 * (slow + 2 * fast) / 4, rel=1e-5)
