@@ -44,19 +44,20 @@ def test_auto_classes_and_round_trip(tmp_path: Path) -> None:
 
 
 def test_another_width_for_the_fast_ar(tmp_path: Path) -> None:
-    model, tokenizer = load_policy(str(GOLDEN))
+    model, _ = load_policy(str(GOLDEN))
     config = model.config
     config.audio_decoder_config.update({"dim": 32, "attention_qk_norm": True, "num_codebooks": 4})
     wide = DualARForCausalLM(config)
     assert wide.audio_decoder.project_in is not None
     wide.save_pretrained(tmp_path)
     again, report = DualARForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
     assert again.config.audio_decoder_config.dim == 32
 
 
 def test_checkpoint_errors_name_the_cause(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no config.json"):
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
         load_policy(str(tmp_path))
     shutil.copytree(GOLDEN, tmp_path / "ckpt")
     weights = load_file(GOLDEN / "model.safetensors")
@@ -77,8 +78,8 @@ def _text(prompt: Prompt) -> str:
 
 def test_plain_prompt() -> None:
     assert _text(Prompt("a", "Hello.", "hello")) == (
-        "<|im_start|>system\nconvert the provided text to speech<|im_end|>\n<|im_start|>user\nHello.<|im_end|>\n"
-        "<|im_start|>assistant\n<|voice|>"
+        "<|im_start|>system\nconvert the provided text to speech<|im_end|>\n"
+        "<|im_start|>user\nHello.<|im_end|>\n<|im_start|>assistant\n<|voice|>"
     )
 
 
