@@ -19,3 +19,7 @@ class PromptError(AuralignError):
 
 class RunFolderError(AuralignError):
     """A file of a run folder is missing, damaged, or of another version."""
+
+
+class RewardError(AuralignError):
+    """Too many clips of a step have no reward to go on training."""

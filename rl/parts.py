@@ -1,0 +1,86 @@
+"""What training and sampling are made of, built from a configuration."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rewards.graph import RewardGraph, build_graph
+from rl.codec.base import Codec
+from rl.codec.loading import load_codec
+from rl.config import config_hash
+from rl.errors import ConfigError
+from rl.policy.loading import load_policy
+from rl.policy.modeling import DualARForCausalLM
+from rl.schema import RunConfig
+from rl.scoring import score_rollouts
+from rollouts.engine import Engine
+from rollouts.store import Split, StepRecord
+from rollouts.torch_engine import TorchEngine
+from rollouts.types import Prompt, SamplingParams
+
+
+@dataclass
+class Parts:
+    """The learner's ``policy``, an ``engine`` with its own copy of it, the codec, and the two reward graphs.
+
+    ``judges`` is ``graph`` with the monitors that only the evaluation runs.
+    """
+
+    policy: DualARForCausalLM
+    tokenizer: PreTrainedTokenizerBase
+    engine: Engine
+    codec: Codec
+    graph: RewardGraph
+    judges: RewardGraph
+
+
+def build_parts(config: RunConfig) -> Parts:
+    """Load all that ``config`` names; on a GPU if there is one. The rewards are checked first.
+
+    Raises `ConfigError` or `CheckpointError`.
+    """
+    graph = build_graph(asdict(config.rewards))
+    judges = build_graph(asdict(config.rewards), config.evaluation.monitors)
+    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    codec = load_codec(config.model.codec)
+    books = len(codec.codebook_sizes)
+    if books != policy.config.num_codebooks:
+        raise ConfigError(
+            f"model.codec: {config.model.codec} has {books} codebooks, but the policy {config.model.path} "
+            f"writes {policy.config.num_codebooks}; name the codec that it was trained with"
+        )
+    sampler = copy.deepcopy(policy).requires_grad_(False)
+    cast(torch.nn.Module, sampler).to("cuda" if torch.cuda.is_available() else "cpu")
+    engine = TorchEngine(sampler, tokenizer, config.rollouts.batch_size)
+    return Parts(policy, tokenizer, engine, codec, graph, judges)
+
+
+def sample_and_score(
+    parts: Parts,
+    graph: RewardGraph,
+    prompts: Sequence[Prompt],
+    config: RunConfig,
+    *,
+    samples: int,
+    temperature: float,
+    seed: int,
+    step: int,
+    split: Split,
+) -> StepRecord:
+    """``samples`` clips of each prompt with the engine's present weights, scored by ``graph``."""
+    sampling = SamplingParams(temperature, config.rollouts.max_frames)
+    return score_rollouts(
+        parts.engine.generate(prompts, samples, sampling, seed),
+        parts.codec,
+        graph,
+        group_size=samples,
+        step=step,
+        split=split,
+        config_hash=config_hash(config),
+    )

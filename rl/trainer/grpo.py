@@ -1,0 +1,259 @@
+"""TRL's GRPO trainer for two autoregressive models: our rollouts go in, our loss comes out.
+
+TRL keeps the loop, gradient accumulation, iterations over one set of rollouts, optimiser, checkpoints and
+trackers. Four methods are replaced: the sampler, generation with scoring, the loss, and the log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from datasets import Dataset
+from peft import PeftModel
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Sampler
+from transformers import PreTrainedTokenizerBase, PrinterCallback
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from rl.errors import RewardError
+from rl.metrics import reward_metrics
+from rl.policy.likelihood import Likelihood, likelihood
+from rl.policy.modeling import DualARForCausalLM
+from rl.policy.prompts import prompt_rows
+from rl.schema import RunConfig
+from rl.seeds import derive_seed, step_prompts
+from rl.trainer.objective import ObjectiveSettings, OldLogprobs, dual_ar_loss, group_advantages
+from rl.trainer.schedule import learning_rate_factor
+from rollouts.store import StepRecord
+from rollouts.types import Prompt, Rollout
+
+Collect = Callable[[int, Sequence[Prompt]], StepRecord]
+Report = Callable[[int, dict[str, float]], None]
+
+
+class DualARTrainer(GRPOTrainer):
+    """Trains the adapter of ``model`` on what ``collect(step, prompts)`` brings.
+
+    ``collect`` syncs the engine, samples ``rollouts.group_size`` per prompt and scores; steps count from 1.
+    ``keep(record)`` gets each step's record once it has its advantages; ``report(step, metrics)`` the
+    metrics of docs/run_folder.md when the step is done. Checkpoints go under ``folder``.
+
+    Raises `RewardError` in training, after a checkpoint, when more than ``rewards.max_missing`` of a step's
+    totals are missing.
+    """
+
+    def __init__(
+        self,
+        model: PeftModel,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[Prompt],
+        config: RunConfig,
+        folder: Path,
+        collect: Collect,
+        keep: Callable[[StepRecord], None],
+        report: Report,
+    ) -> None:
+        trainer = config.trainer
+        self.run = config
+        self.tokenizer = tokenizer
+        self.prompts = prompts
+        self.collect, self.keep, self.report = collect, keep, report
+        self.record: StepRecord | None = None
+        self.sums: dict[str, Tensor] = {}
+        self.started = 0.0
+        self.weights: ObjectiveSettings = ObjectiveSettings(
+            gamma=trainer.gamma,
+            beta=trainer.beta,
+            epsilon=trainer.epsilon,
+            epsilon_high=trainer.epsilon if trainer.epsilon_high is None else trainer.epsilon_high,
+            normaliser=float(
+                trainer.prompts_per_step * config.rollouts.group_size * config.rollouts.max_frames
+            ),
+        )
+        optimizer = torch.optim.AdamW(
+            [parameter for parameter in model.parameters() if parameter.requires_grad],
+            lr=trainer.learning_rate,
+            weight_decay=trainer.weight_decay,
+        )
+        scheduler = LambdaLR(
+            optimizer, lambda done: learning_rate_factor(done // trainer.num_iterations, trainer)
+        )
+        super().__init__(
+            model=model,
+            reward_funcs=_scored_already,
+            args=_arguments(config, folder),
+            train_dataset=Dataset.from_dict(
+                {"prompt": [prompt.text for prompt in prompts], "index": list(range(len(prompts)))}
+            ),
+            processing_class=tokenizer,
+            optimizers=(optimizer, scheduler),
+        )
+        self.remove_callback(PrinterCallback)
+
+    @property
+    def step(self) -> int:
+        """The step in progress, from 1; `state.global_step` counts optimiser steps."""
+        return self.state.global_step // self.num_iterations + 1
+
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
+        return _StepSampler(self)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
+        self.started = time.monotonic()
+        group = self.run.rollouts.group_size
+        record = self.collect(self.step, [self.prompts[row["index"]] for row in inputs[::group]])
+        self._check_missing(record)
+        record.advantages = group_advantages(torch.from_numpy(record.total), group).numpy()
+        self.keep(record)
+        self.record, self.sums = record, {}
+        # the order of the micro-batches, and dropout
+        torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))
+        return {
+            "index": torch.arange(len(record.rollouts)),
+            "advantages": torch.from_numpy(record.advantages).float(),
+        }
+
+    def _check_missing(self, record: StepRecord) -> None:
+        missing = np.isnan(record.total)
+        limit = self.run.rewards.max_missing
+        if missing.mean() <= limit:
+            return
+        self._save_checkpoint(self.model, None)
+        reason = record.reasons[int(np.flatnonzero(missing)[0])].get("total", "no reason given")
+        raise RewardError(
+            f"step {record.step}: {missing.mean():.0%} of the rewards are missing, more than "
+            f"rewards.max_missing={limit:g}; first: {reason}. Mend the node and go on with --resume"
+        )
+
+    def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        assert self.record is not None
+        rollouts = [self.record.rollouts[i] for i in inputs["index"].tolist()]
+        adapted = cast(PeftModel, self.accelerator.unwrap_model(model))
+        new = self._likelihood(adapted, rollouts)
+        reference = None
+        if self.weights.beta > 0:
+            with torch.no_grad(), adapted.disable_adapter():
+                reference = self._likelihood(adapted, rollouts)
+        advantages = inputs["advantages"].to(new.slow.device)
+        loss, sums = dual_ar_loss(new, _old_logprobs(rollouts, new), advantages, self.weights, reference)
+        for name, value in {"loss": loss.detach(), **sums}.items():
+            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
+        return loss
+
+    def _likelihood(self, adapted: PeftModel, rollouts: list[Rollout]) -> Likelihood:
+        policy = cast(DualARForCausalLM, adapted.get_base_model())
+        return likelihood(
+            policy,
+            [prompt_rows(rollout.prompt, self.tokenizer, policy.config) for rollout in rollouts],
+            [torch.from_numpy(rollout.codes) for rollout in rollouts],
+            [rollout.finish_reason == "eos" for rollout in rollouts],
+            self.run.rollouts.temperature,
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Report a finished step; TRL's own summary at the end of training passes through."""
+        if "grad_norm" in logs:
+            metrics = self._metrics_of_step(logs)
+            self.report(self.state.global_step // self.num_iterations, metrics)
+            logs = {**logs, **metrics}
+        super().log(logs, start_time)
+
+    def _metrics_of_step(self, logs: dict[str, float]) -> dict[str, float]:
+        record = self.record
+        assert record is not None
+        sums = {name: float(value) for name, value in self.sums.items()}
+        metrics = reward_metrics(record.values, record.total, record.gated, record.group_ids)
+        metrics |= {
+            "learner/loss": sums["loss"] / self.num_iterations,
+            "learner/grad_norm": float(logs["grad_norm"]),
+            "learner/learning_rate": logs["learning_rate"],
+        }
+        for ar in ("slow", "fast"):
+            count = sums[f"count_{ar}"]
+            for name in ("kl", "entropy", "clip"):
+                if f"{name}_{ar}" in sums:
+                    metrics[f"learner/{name}_{ar}"] = sums[f"{name}_{ar}"] / count if count else float("nan")
+        metrics["rollout/frames"] = float(np.mean([len(r.codes) for r in record.rollouts]))
+        metrics["rollout/length_stopped"] = float(
+            np.mean([rollout.finish_reason == "length" for rollout in record.rollouts])
+        )
+        metrics["time/step_s"] = time.monotonic() - self.started
+        return metrics
+
+
+class _StepSampler(Sampler[int]):
+    """Dataset rows in the order in which TRL fetches them, from the step that training stands at.
+
+    TRL fetches a step's rows again for every micro-batch and iteration, and uses the first fetch.
+    """
+
+    def __init__(self, trainer: DualARTrainer) -> None:
+        self.trainer = trainer
+        settings = trainer.run.trainer
+        self.rows = settings.prompts_per_step * trainer.run.rollouts.group_size
+        self.fetches = self.rows // settings.micro_batch_size * settings.num_iterations
+
+    def __iter__(self) -> Iterator[int]:
+        run = self.trainer.run
+        for step in range(self.trainer.step, run.trainer.steps + 1):
+            chosen = step_prompts(run.seed, step, len(self.trainer.prompts), run.trainer.prompts_per_step)
+            rows = [index for index in chosen for _ in range(run.rollouts.group_size)]
+            for _ in range(self.fetches):
+                yield from rows
+
+    def __len__(self) -> int:
+        return self.trainer.run.trainer.steps * self.fetches * self.rows
+
+
+def _arguments(config: RunConfig, folder: Path) -> GRPOConfig:
+    trainer = config.trainer
+    rollouts = trainer.prompts_per_step * config.rollouts.group_size
+    micro = trainer.micro_batch_size
+    return GRPOConfig(
+        output_dir=str(folder),
+        max_steps=trainer.steps * trainer.num_iterations,
+        num_generations=config.rollouts.group_size,
+        num_iterations=trainer.num_iterations,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=rollouts // micro,
+        max_completion_length=config.rollouts.max_frames,
+        temperature=config.rollouts.temperature,
+        max_grad_norm=trainer.max_grad_norm,
+        gradient_checkpointing=config.model.gradient_checkpointing,
+        save_steps=trainer.save_every * trainer.num_iterations,
+        logging_steps=trainer.num_iterations,
+        report_to=trainer.report_to or "none",
+        seed=derive_seed(config.seed, "learner"),
+        ignore_data_skip=True,
+        disable_tqdm=True,
+        bf16=False,
+        use_cpu=not torch.cuda.is_available(),
+    )
+
+
+def _scored_already(**_: Any) -> list[float | None]:
+    raise AssertionError("the reward graph scores; TRL only needs to be given a function")
+
+
+def _old_logprobs(rollouts: Sequence[Rollout], like: Likelihood) -> OldLogprobs:
+    """The sampler's log-probs, padded to the shapes of ``like``."""
+    slow, fast = [], []
+    for rollout in rollouts:
+        logprobs = torch.from_numpy(rollout.logprobs)
+        end = [] if rollout.end_logprob is None else [rollout.end_logprob]
+        slow.append(torch.cat([logprobs[:, 0], torch.tensor(end)]))
+        fast.append(logprobs[:, 1:])
+    device = like.slow.device
+    padded_slow, padded_fast = torch.zeros_like(like.slow), torch.zeros_like(like.fast)
+    stacked_slow, stacked_fast = pad_sequence(slow, True), pad_sequence(fast, True)
+    padded_slow[:, : stacked_slow.shape[1]] = stacked_slow.to(device)
+    padded_fast[:, : stacked_fast.shape[1]] = stacked_fast.to(device)
+    return OldLogprobs(padded_slow.detach(), padded_fast.detach())

@@ -1,0 +1,147 @@
+"""A training run from configuration to report, and its continuation after an interruption."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from rl.config import config_hash, load_config, save_resolved
+from rl.errors import ConfigError, RunFolderError
+from rl.evaluation import compare_stored, evaluate
+from rl.live import LiveView, before_after_table
+from rl.metrics import METRICS_FILE, MetricsWriter, read_metrics
+from rl.parts import Parts, build_parts
+from rl.prompts_file import load_prompts
+from rl.report.html import write_report
+from rl.run_folder import CONFIG_FILE
+from rl.schema import RunConfig
+from rl.scoring import score_rollouts
+from rl.seeds import derive_seed
+from rl.trainer.adapter import add_adapter, merged_weights
+from rl.trainer.grpo import DualARTrainer
+from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
+from rollouts.types import Prompt, SamplingParams
+
+CHECKPOINTS = "checkpoints"
+
+
+def train(config: RunConfig, resume: Path | None = None) -> Path:
+    """Train as ``config`` says and write the run folder; returns it.
+
+    ``resume``: a run folder to go on in from its last checkpoint, with the same configuration. Raises an
+    `AuralignError` where something is wrong with the configuration, a file or too many rewards.
+    """
+    folder = resume or Path(config.output_dir, config.name)
+    prompts = load_prompts(config.prompts.train)
+    _check(config, prompts)
+    checkpoint, done = _checkpoint(folder, config) if resume else _fresh(folder)
+    parts = build_parts(config)
+    parts.engine.version = done
+    folder.mkdir(parents=True, exist_ok=True)
+    save_resolved(config, folder / CONFIG_FILE)
+    if config.evaluation.enabled and not step_path(folder, 0, "eval_before").exists():
+        evaluate(parts, config, folder, "eval_before", 0)
+    discard_steps_after(folder, done)
+
+    model = add_adapter(parts.policy, config.lora, derive_seed(config.seed, "adapter"))
+    speed: dict[str, float] = {}
+
+    def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
+        parts.engine.load_weights(merged_weights(model))
+        sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
+        start = time.monotonic()
+        rollouts = parts.engine.generate(
+            prompts, config.rollouts.group_size, sampling, derive_seed(config.seed, "rollouts", step)
+        )
+        speed["rollout/frames_per_s"] = sum(len(r.codes) for r in rollouts) / (time.monotonic() - start)
+        return score_rollouts(
+            rollouts,
+            parts.codec,
+            parts.graph,
+            group_size=config.rollouts.group_size,
+            step=step,
+            split="train",
+            config_hash=config_hash(config),
+        )
+
+    with (
+        MetricsWriter(folder / METRICS_FILE, done if resume else None) as writer,
+        LiveView(config.trainer.steps, read_metrics(folder / METRICS_FILE)) as view,
+    ):
+
+        def report(step: int, metrics: dict[str, float]) -> None:
+            metrics = {**metrics, **speed}
+            writer.write(step, metrics)
+            if step % config.trainer.log_every == 0 or step == config.trainer.steps:
+                view.step(step, metrics)
+
+        trainer = DualARTrainer(
+            model,
+            parts.tokenizer,
+            prompts,
+            config,
+            folder / CHECKPOINTS,
+            collect,
+            lambda record: write_step(step_path(folder, record.step), record),
+            report,
+        )
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+    if config.evaluation.enabled:
+        parts.engine.load_weights(merged_weights(model))
+        _finish_evaluation(parts, config, folder)
+    parts.engine.close()
+    Console().print(f"report: {write_report(folder)}", markup=False, soft_wrap=True)
+    return folder
+
+
+def _finish_evaluation(parts: Parts, config: RunConfig, folder: Path) -> None:
+    evaluate(parts, config, folder, "eval_after", config.trainer.steps)
+    evaluation = compare_stored(config, folder, parts.judges, config.trainer.steps)
+    Console().print(before_after_table(evaluation.rows))
+
+
+def _check(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    trainer = config.trainer
+    if trainer.prompts_per_step > len(prompts):
+        raise ConfigError(
+            f"trainer.prompts_per_step: {trainer.prompts_per_step}, but {config.prompts.train} has only "
+            f"{len(prompts)} prompts; lower it"
+        )
+    rollouts = trainer.prompts_per_step * config.rollouts.group_size
+    if rollouts % trainer.micro_batch_size:
+        raise ConfigError(
+            f"trainer.micro_batch_size: {trainer.micro_batch_size} doesn't divide a step's {rollouts} "
+            f"rollouts (prompts_per_step x group_size); use a divisor of {rollouts}"
+        )
+    if config.evaluation.enabled and len(load_prompts(config.prompts.heldout)) < config.evaluation.prompts:
+        raise ConfigError(
+            f"evaluation.prompts: {config.evaluation.prompts}, but {config.prompts.heldout} has only "
+            f"{len(load_prompts(config.prompts.heldout))}; lower it"
+        )
+
+
+def _fresh(folder: Path) -> tuple[None, int]:
+    if (folder / METRICS_FILE).exists():
+        raise RunFolderError(f"{folder}: holds a run already; add --resume, or choose another name=")
+    return None, 0
+
+
+def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path, int]:
+    """The last whole checkpoint and the steps done at it."""
+    began = load_config(folder / CONFIG_FILE)
+    if config_hash(began) != config_hash(config):
+        raise RunFolderError(
+            f"{folder}: its {CONFIG_FILE} differs from this configuration; resume without changes, "
+            "or start a run of another name"
+        )
+    found = {
+        int(path.parent.name.rpartition("-")[2]): path.parent
+        for path in (folder / CHECKPOINTS).glob("checkpoint-*/trainer_state.json")
+    }
+    if not found:
+        raise RunFolderError(f"{folder}: no checkpoint to resume from; delete the folder and start again")
+    return found[max(found)], max(found) // config.trainer.num_iterations
