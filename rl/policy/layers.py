@@ -57,7 +57,7 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
-        q, k, v = self.wqkv(x).view(batch, length, -1, self.head_dim).split(split, dim=2)
+        q, k, v = self.wqkv(x).view(batch, length, sum(split), self.head_dim).split(split, dim=2)
         if self.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
@@ -72,7 +72,7 @@ class Attention(nn.Module):
             is_causal=mask is None and length > 1,
             enable_gqa=self.heads != self.kv_heads,
         )
-        return self.wo(out.transpose(1, 2).reshape(batch, length, -1)), (k, v)
+        return self.wo(out.transpose(1, 2).flatten(2)), (k, v)
 
 
 class FeedForward(nn.Module):

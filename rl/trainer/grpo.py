@@ -110,9 +110,9 @@ class DualARTrainer(GRPOTrainer):
         self.started = time.monotonic()
         group = self.run.rollouts.group_size
         record = self.collect(self.step, [self.prompts[row["index"]] for row in inputs[::group]])
-        self._check_missing(record)
         record.advantages = group_advantages(torch.from_numpy(record.total), group).numpy()
         self.keep(record)
+        self._check_missing(record)
         self.record, self.sums = record, {}
         # the order of the micro-batches, and dropout
         torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))

@@ -100,6 +100,7 @@ def test_a_run_leaves_a_whole_folder(configure: Configure) -> None:
         assert all(np.isfinite(row[name]) for row in rows), name
     assert rows[0]["learner/kl_slow"] == pytest.approx(0.0, abs=1e-5)
     assert rows[0]["learner/clip_slow"] == 0.0
+    assert all(row["learner/grad_norm"] > 0 for row in rows)
     records = list(iter_steps(folder))
     assert [record.step for record in records] == [1, 2, 3]
     assert [record.rollouts[0].policy_version for record in records] == [1, 2, 3]
@@ -162,4 +163,40 @@ def test_too_many_missing_rewards_stop_the_run_with_a_checkpoint(configure: Conf
     with pytest.raises(RewardError, match="step 1: 100% of the rewards are missing"):
         train(config)
     assert (Path(config.output_dir) / "run" / CHECKPOINTS / "checkpoint-0").is_dir()
-    assert not step_path(Path(config.output_dir) / "run", 1).exists()
+    record = read_step(step_path(Path(config.output_dir) / "run", 1))
+    assert all("expression gives" in reasons["total"] for reasons in record.reasons)
+
+
+def test_the_reward_goes_up(configure: Configure) -> None:
+    folder = train(
+        configure(
+            "trainer.steps=12",
+            "trainer.prompts_per_step=4",
+            "rollouts.group_size=8",
+            "trainer.learning_rate=3e-3",
+            "trainer.micro_batch_size=16",
+            "evaluation.enabled=false",
+        )
+    )
+    means = [row["reward/total/mean"] for row in read_metrics(folder / "metrics.jsonl")]
+    assert np.mean(means[-3:]) > np.mean(means[:3]) + 0.05
+
+
+def test_memory_settings_do_not_change_the_gradient(configure: Configure) -> None:
+    norms = []
+    for number, overrides in enumerate(
+        (["trainer.micro_batch_size=8"], ["trainer.micro_batch_size=1", "model.gradient_checkpointing=true"])
+    ):
+        config = configure(
+            f"name=run{number}", "trainer.steps=1", "trainer.beta=0.1", "evaluation.enabled=false", *overrides
+        )
+        row = read_metrics(train(config) / "metrics.jsonl")[0]
+        norms.append((row["learner/grad_norm"], row["learner/loss"]))
+    assert norms[0][0] > 1e-6
+    np.testing.assert_allclose(norms[0], norms[1], rtol=1e-4, atol=1e-7)
+
+
+def test_a_bfloat16_base_trains(configure: Configure) -> None:
+    config = configure("model.dtype=bfloat16", "trainer.steps=2", "evaluation.enabled=false")
+    rows = read_metrics(train(config) / "metrics.jsonl")
+    assert all(math.isfinite(row["learner/loss"]) and row["learner/grad_norm"] > 0 for row in rows)
