@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from rl.config import save_resolved
+from rl.errors import RunFolderError
 from rl.live import number
-from rl.metrics import reward_metrics
+from rl.metrics import METRICS_FILE, reward_metrics
 from rl.parts import build_parts, sample_and_score
 from rl.prompts_file import load_prompts
 from rl.run_folder import CONFIG_FILE
@@ -21,8 +22,12 @@ def sample_only(config: RunConfig) -> Path:
     """Sample what the first training step would train on and store it as split ``sample``.
 
     Writes ``<output_dir>/<name>/rollouts/sample_000000.parquet``, returns its path, and prints each reward's
-    mean. The seeds differ from those of training.
+    mean. The seeds differ from those of training. Raises `RunFolderError` when the folder holds a training
+    run, whose configuration it would replace.
     """
+    folder = Path(config.output_dir, config.name)
+    if (folder / METRICS_FILE).exists():
+        raise RunFolderError(f"{folder}: holds a training run; choose another name=")
     parts = build_parts(config)
     prompts = load_prompts(config.prompts.train)
     per_step = min(config.trainer.prompts_per_step, len(prompts))
@@ -39,7 +44,6 @@ def sample_only(config: RunConfig) -> Path:
         split="sample",
     )
     parts.engine.close()
-    folder = Path(config.output_dir, config.name)
     path = step_path(folder, 0, "sample")
     write_step(path, record)
     save_resolved(config, folder / CONFIG_FILE)

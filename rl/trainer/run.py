@@ -42,7 +42,8 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     parts.engine.version = done
     folder.mkdir(parents=True, exist_ok=True)
     save_resolved(config, folder / CONFIG_FILE)
-    if config.evaluation.enabled and not step_path(folder, 0, "eval_before").exists():
+    evaluated = resume is not None and step_path(folder, 0, "eval_before").exists()
+    if config.evaluation.enabled and not evaluated:
         evaluate(parts, config, folder, "eval_before", 0)
     discard_steps_after(folder, done)
 

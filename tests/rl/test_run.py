@@ -115,6 +115,8 @@ def test_a_run_leaves_a_whole_folder(configure: Configure) -> None:
     assert (folder / CHECKPOINTS / "checkpoint-3" / "adapter_model.safetensors").is_file()
     with pytest.raises(RunFolderError, match="--resume"):
         train(config)
+    with pytest.raises(RunFolderError, match="holds a training run"):
+        sample_only(config)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_end(configure: Configure) -> None:
@@ -136,6 +138,9 @@ def test_an_interrupted_run_goes_on_to_the_same_end(configure: Configure) -> Non
     ):
         for name in before.keys() - {"time", "time/step_s", "time/collect_s", "rollout/frames_per_s"}:
             assert before[name] == after[name], name
+    finished = (cut / "metrics.jsonl").read_text()
+    train(config, resume=cut)
+    assert (cut / "metrics.jsonl").read_text() == finished, "nothing is left to do"
     with pytest.raises(RunFolderError, match="differs"):
         train(configure(*overrides, "name=cut", "trainer.gamma=0.5"), resume=cut)
 
