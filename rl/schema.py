@@ -30,7 +30,7 @@ def section(kind: type, help: str) -> Any:
 class ModelConfig:
     path: str = option("tiny", "policy: `tiny` (embedded) or a folder in the published layout")
     codec: str = option("tiny", "codec: `tiny` (embedded) or a checkpoint file or folder")
-    prompt_format: str = option("fish_s2", "how a prompt becomes token ids")
+    prompt_format: str = option("fish_s2", "how a prompt becomes token ids", choices=("fish_s2",))
     dtype: str = option(
         "float32", "of the base weights; LoRA and optimiser stay float32", choices=("float32", "bfloat16")
     )
@@ -117,11 +117,6 @@ class EvaluationConfig:
 
 
 @dataclass
-class ClusterConfig:
-    address: str | None = option(None, "Ray cluster to join; null: everything in this process")
-
-
-@dataclass
 class RunConfig:
     """One run. ``<output_dir>/<name>`` is its folder."""
 
@@ -135,4 +130,3 @@ class RunConfig:
     lora: LoraConfig = section(LoraConfig, "what is trained")
     trainer: TrainerConfig = section(TrainerConfig, "how it is trained")
     evaluation: EvaluationConfig = section(EvaluationConfig, "how the result is judged")
-    cluster: ClusterConfig = section(ClusterConfig, "where it runs")
