@@ -109,8 +109,19 @@ def load_items(
     return [(prompt_rows(p, tokenizer, config), c) for p, c in zip(prompts, codes, strict=True)]
 
 
-def train(folder: Path, out: Path, steps: int, batch: int = 32, peak: float = 2e-3, seed: int = 0) -> None:
-    """The recipe; saves an S2-layout checkpoint (fp16) with its tokenizer into ``out``."""
+def train(
+    folder: Path,
+    out: Path,
+    steps: int,
+    batch: int = 32,
+    peak: float = 2e-3,
+    seed: int = 0,
+    start: Path | None = None,
+) -> None:
+    """One learning-rate cycle; saves an S2-layout checkpoint (fp16) with its tokenizer into ``out``.
+
+    ``start``: a checkpoint of an earlier cycle to go on from (a warm restart; Loshchilov and Hutter 2017).
+    """
     torch.manual_seed(seed)
     rng = np.random.Generator(np.random.Philox(key=seed))
     data = np.load(folder / "codes.npz")
@@ -118,6 +129,8 @@ def train(folder: Path, out: Path, steps: int, batch: int = 32, peak: float = 2e
     tokenizer = make_tokenizer(texts, 1024)
     model = DualARForCausalLM(make_config(tokenizer, data["codes"].shape[1], 1024))
     torch.nn.init.normal_(model.audio_decoder.codebook_embeddings.weight, std=0.05)
+    if start:
+        model.load_state_dict(DualARForCausalLM.from_pretrained(start, dtype=torch.float32).state_dict())
     items = load_items(folder, tokenizer, model.config)
     order: list[np.ndarray] = []
     decay = [p for p in model.parameters() if p.ndim > 1]
