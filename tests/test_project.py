@@ -85,3 +85,19 @@ def test_a_bare_checkout_sets_itself_up(tmp_path: Path) -> None:
     again = subprocess.run([str(checkout / "scripts/setup_env")], check=True, capture_output=True)
     assert again.stdout == b""
     shutil.rmtree(checkout)
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    """The wheel and the lock in a fresh environment, far from the checkout."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env/bin/python"
+    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps"]
+    subprocess.run([*install, "--no-compile", "-r", str(ROOT / "requirements-cpu.lock")], check=True)
+    subprocess.run([*install, str(wheel)], check=True)
+    small = ["trainer.steps=1", "trainer.prompts_per_step=1", "rollouts.group_size=2", "evaluation.prompts=2"]
+    small += ["evaluation.samples=2", "evaluation.listen=1", "trainer.micro_batch_size=2"]
+    subprocess.run(
+        [str(python.with_name("rl-train")), "--config", "grpo_tiny.yaml", *small], cwd=tmp_path, check=True
+    )
+    assert (tmp_path / "runs/grpo_tiny/report.html").is_file()

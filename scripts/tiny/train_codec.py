@@ -16,6 +16,7 @@ from tqdm import tqdm
 from rl.codec.tiny import HOP, STACK, TinyCodec, stack_hops
 
 CROP_HOPS = 64  # 0.8 s
+TRUE_SHARE, NOISY_SHARE = 0.1, 0.15  # of the decoder's crops: unquantised features; noisy recordings
 
 
 def load_frames(folder: Path) -> list[Tensor]:
@@ -56,7 +57,7 @@ def stft_loss(made: Tensor, real: Tensor) -> Tensor:
 
 
 def fit_decoder(codec: TinyCodec, folder: Path, steps: int, batch: int, seed: int) -> None:
-    """Train the decoder on quantised features of crops (a quarter of the items: true features)."""
+    """One learning-rate cycle of the decoder on quantised (a tenth: true) features of crops."""
     data = np.load(folder / "corpus.npz")
     lengths = data["audio_lengths"]
     count = int((lengths > 0).sum())
@@ -66,7 +67,9 @@ def fit_decoder(codec: TinyCodec, folder: Path, steps: int, batch: int, seed: in
         data["hops"][:count].tolist(),
     )
     coded = [codec.dequantise(codec.quantise(stack_hops(rows)))[: len(rows)] for rows in true]
-    usable = [i for i in range(count) if len(true[i]) > CROP_HOPS]
+    long_enough = np.array([len(rows) > CROP_HOPS for rows in true])
+    noisy = np.array([u["noisy"] for u in json.loads((folder / "utterances.json").read_text())[:count]])
+    pools = [np.flatnonzero(long_enough & ~noisy), np.flatnonzero(long_enough & noisy)]
     rng = np.random.Generator(np.random.Philox(key=seed))
     torch.manual_seed(seed)
     optimizer = torch.optim.AdamW(codec.decoder.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01)
@@ -74,9 +77,9 @@ def fit_decoder(codec: TinyCodec, folder: Path, steps: int, batch: int, seed: in
     bar = tqdm(range(steps), desc="training the decoder", unit="step", mininterval=10)
     for _ in bar:
         rows, waves = [], []
-        for i in rng.choice(usable, batch):
+        for i in (rng.choice(pools[rng.random() < NOISY_SHARE]) for _ in range(batch)):
             start = int(rng.integers(len(true[i]) - CROP_HOPS)) // STACK * STACK
-            source = true[i] if rng.random() < 0.25 else coded[i]
+            source = true[i] if rng.random() < TRUE_SHARE else coded[i]
             rows.append(source[start : start + CROP_HOPS])
             waves.append(audio[i][start * HOP : (start + CROP_HOPS) * HOP].float() / 32767)
         per_hop = torch.stack(rows)
@@ -107,13 +110,18 @@ def save(codec: TinyCodec, directory: Path) -> None:
     )
 
 
-def train(folder: Path, out: Path, steps: int = 3000, batch: int = 12, seed: int = 0) -> None:
-    """The whole recipe: quantiser, codes of the corpus, decoder, saved as a codec directory."""
+def train(
+    folder: Path, out: Path, cycles: tuple[int, ...] = (2600, 4000), batch: int = 12, seed: int = 0
+) -> None:
+    """The whole recipe: quantiser, codes of the corpus, decoder (steps of each of its learning-rate
+    cycles), saved as a codec directory.
+    """
     codec = TinyCodec()
     frames = load_frames(folder)
     fit_quantiser(codec, torch.cat(frames), seed)
     for name in ("pca_mean", "pca_basis", "codebooks"):  # what ships is fp16: quantise with that
         getattr(codec, name).copy_(getattr(codec, name).half().float())
     encode_corpus(codec, folder)
-    fit_decoder(codec, folder, steps, batch, seed)
+    for number, steps in enumerate(cycles):
+        fit_decoder(codec, folder, steps, batch, seed + number)
     save(codec, out)
