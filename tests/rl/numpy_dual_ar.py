@@ -1,4 +1,4 @@
-"""The S2 forward pass once more, in numpy float64 and from the checkpoint's tensors alone: no code of `rl`."""
+"""The S2 forward pass once more, in numpy float64, from the checkpoint alone: it shares no code with `rl`."""
 
 from __future__ import annotations
 
