@@ -124,15 +124,22 @@ def transcribe(asr: WhisperASR, features: torch.Tensor, max_tokens: Sequence[int
     return transcripts
 
 
-@torch.inference_mode()
 def token_logprobs(asr: WhisperASR, features: torch.Tensor, texts: Sequence[str]) -> list[np.ndarray]:
     """Log-probabilities of the n tokens of ``texts[b]``, then of the end token: float32 ``[n + 1]``.
 
     Teacher-forced: each token given the audio and the true tokens before it. The end's makes speech after the
     text cost.
     """
+    return teacher_forced(asr, features, [asr.tokenizer.encode(" " + text.strip()) for text in texts])
+
+
+@torch.inference_mode()
+def teacher_forced(
+    asr: WhisperASR, features: torch.Tensor, tokens: Sequence[Sequence[int]]
+) -> list[np.ndarray]:
+    """`token_logprobs` of the texts that ``tokens`` encode."""
     end, first = asr.tokenizer.eot, len(asr.prefix) - 1
-    wanted = [[*asr.tokenizer.encode(" " + text.strip()), end] for text in texts]
+    wanted = [[*row, end] for row in tokens]
     longest = max(len(row) for row in wanted)
     padded = torch.tensor([row + [end] * (longest - len(row)) for row in wanted], device=features.device)
     prefix = torch.tensor([asr.prefix] * len(wanted), device=features.device)

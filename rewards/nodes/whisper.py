@@ -12,6 +12,7 @@ import torch
 import whisper as openai_whisper
 
 from rewards.audio import SAMPLE_RATE, at_16k
+from rewards.models.whisper_align import align
 from rewards.models.whisper_asr import (
     EMBEDDED,
     MAX_SECONDS,
@@ -23,6 +24,7 @@ from rewards.models.whisper_asr import (
 )
 from rewards.node import Answer, Node, NodeError, Row, option
 from rewards.types import Clip
+from rewards.words import write_words
 from rl.errors import ConfigError
 
 
@@ -33,13 +35,15 @@ class Whisper(Node):
     ``.logp`` is the mean log-probability of the text's tokens and of the end after them, teacher-forced;
     ``.confidence`` is exp(logp), the geometric mean of the tokens' probabilities, 0 to 1. ``.text`` is the
     transcript, ``.loops`` is 1 where it repeats itself in a way the text doesn't, else 0. Clips whose
-    transcript loops are heard again in a window twice as long before that is believed.
+    transcript loops are heard again in a window twice as long before that is believed. ``.words`` says when
+    each word of ``Clip.spoken`` is spoken, in the form of `rewards.words`.
     """
 
     model: str = option(
         EMBEDDED, "tiny.en (in a package), a .pt file, a CTranslate2 folder, or a Whisper name to fetch"
     )
     transcript: bool = option(True, "also transcribe: .text and .loops; about a third of the cost")
+    words: bool = option(False, "also say when each word of the text is spoken: .words")
     window_s: int = option(
         8,
         "seconds heard, clip and silence; below 8 transcripts loop, without them 4 is enough",
@@ -57,7 +61,7 @@ class Whisper(Node):
         return ("confidence", "logp", "loops") if self.transcript else ("confidence", "logp")
 
     def texts(self) -> tuple[str, ...]:
-        return ("text",) if self.transcript else ()
+        return (*(("text",) if self.transcript else ()), *(("words",) if self.words else ()))
 
     def check(self) -> None:
         if self.model not in openai_whisper.available_models() and not Path(self.model).exists():
@@ -96,7 +100,10 @@ class Whisper(Node):
     def _hear(self, audios: list[np.ndarray], texts: list[str], seconds: int) -> list[Answer]:
         assert self._asr is not None
         features = encode(self._asr, audios, seconds)
-        logps = token_logprobs(self._asr, features, texts)
+        if self.words:
+            logps, spoken = align(self._asr, features, texts, [len(audio) for audio in audios])
+        else:
+            logps, spoken = token_logprobs(self._asr, features, texts), []
         means = [float(row.mean()) if text.strip() else None for row, text in zip(logps, texts, strict=True)]
         values: list[dict[str, float | str | NodeError]] = []
         for mean in means:
@@ -107,6 +114,8 @@ class Whisper(Node):
                     "confidence": missing if mean is None else float(np.exp(mean)),
                 }
             )
+        for row, words in zip(values, spoken, strict=False):
+            row["words"] = write_words(words)
         if self.transcript:
             limits = [2 * len(row) + 8 for row in logps]
             heard = transcribe(self._asr, features, limits)
