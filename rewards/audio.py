@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import soxr
 
@@ -38,3 +40,9 @@ def at_level(audio: np.ndarray, dbfs: float) -> np.ndarray:
         raise NodeError("the clip is digital silence")
     gain = min(10 ** ((dbfs - level) / 20), 1 / float(np.abs(audio).max()))
     return np.asarray(audio * gain, np.float32)
+
+
+def fingerprint(audio: np.ndarray, sample_rate: int) -> bytes:
+    """Names mono ``audio`` ``[n]`` at its rate by its content: 16 bytes."""
+    content = np.ascontiguousarray(audio, np.float32).tobytes()
+    return hashlib.blake2b(content + str(sample_rate).encode(), digest_size=16).digest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from functools import cache
 
@@ -11,22 +12,33 @@ from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
 from rewards.node import NodeError
 
-NORMALISERS = ("english", "basic", "none")
+NORMALISERS = ("english", "basic", "cjk", "none")
+
+_UNSPACED = "\u3005\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Han characters and kana, which are written without spaces, as ranges of a regular expression."""
 
 
 def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str) -> float:
     """Edit distance over the reference's length, in characters (``char``, CER) or words (``word``, WER).
 
     Both texts are normalised first: ``english`` lowers case, drops punctuation and bracketed text, and writes
-    numbers as digits; ``basic`` does without the English rules. The rate is cut at 1, since a
+    numbers as digits; ``basic`` does without the English rules; ``cjk`` is for Chinese and Japanese: full-width
+    and half-width forms become one, spaces beside their characters don't count, and each of those characters is
+    a word, so that ``word`` is the mixed error rate. The rate is cut at 1, since a
     transcript that loops would score 20 and drown a batch. Raises `NodeError` where no reference is left.
     """
-    normalise = _normaliser(normaliser)
-    reference, hypothesis = normalise(reference).strip(), normalise(hypothesis).strip()
-    if not reference:
+    if unit == "char":
+        rate, pair = jiwer.cer, [_normaliser(normaliser)(text).strip() for text in (reference, hypothesis)]
+    else:
+        rate, pair = jiwer.wer, [" ".join(units(text, normaliser)) for text in (reference, hypothesis)]
+    if not pair[0]:
         raise NodeError("no text to compare with is left after normalising")
-    rate = jiwer.cer if unit == "char" else jiwer.wer
-    return min(float(rate(reference, hypothesis)), 1.0)
+    return min(float(rate(*pair)), 1.0)
+
+
+def units(text: str, normaliser: str) -> list[str]:
+    """The words of ``text``, normalised; of a script without spaces the single characters."""
+    return re.findall(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+", _normaliser(normaliser)(text))
 
 
 @cache
@@ -34,6 +46,7 @@ def _normaliser(name: str) -> Callable[[str], str]:
     kinds: dict[str, Callable[[], Callable[[str], str]]] = {
         "english": _english,
         "basic": BasicTextNormalizer,
+        "cjk": lambda: _cjk,
         "none": lambda: str,
     }
     return kinds[name]()
@@ -53,3 +66,11 @@ def _english() -> Callable[[str], str]:
         return re.sub(r"(?<=\d) (?=\d)", "", " ".join(word for word in words if word))
 
     return english
+
+
+def _cjk(text: str) -> str:
+    """One width, lower case, no punctuation, no spaces beside characters of a script without spaces."""
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = "".join(" " if unicodedata.category(c)[0] in "PSZC" else c for c in text)
+    text = re.sub(rf"(?<=[{_UNSPACED}])\s+|\s+(?=[{_UNSPACED}])", "", text)
+    return " ".join(text.split())

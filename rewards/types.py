@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ class Clip:
 
     ``text`` is the prompt with tags, ``spoken`` the words an ASR should hear. ``reference`` is audio of
     the voice asked for (mono float32 at ``reference_rate``), None if the prompt names none.
+    ``voices[N]`` is audio and rate of the voice that ``<|speaker:N|>`` asks for, where the prompt says so.
     ``meta`` is the prompt's meta plus ``frames`` and ``finish_reason`` when the clip is a rollout.
     """
 
@@ -24,6 +26,7 @@ class Clip:
     reference: np.ndarray | None = None
     reference_rate: int | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    voices: Mapping[str, tuple[np.ndarray, int]] = field(default_factory=dict)
 
 
 @dataclass
