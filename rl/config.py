@@ -165,7 +165,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _parse_override(text: str) -> dict[str, Any]:
-    """The tree that ``a.b=value`` stands for."""
+    """The tree that ``a.b=value`` stands for. ``rewards=NAME`` is short for ``rewards.recipe=NAME``."""
     dotted, equals, raw = text.partition("=")
     parts = dotted.strip().split(".")
     if not equals or not all(parts):
@@ -175,6 +175,8 @@ def _parse_override(text: str) -> dict[str, Any]:
     key = schema_keys().get(".".join(parts))
     if key is not None and key.base_kind is str and isinstance(value, bool | int | float):
         value = raw.strip()  # name=007 means these three characters
+    if parts == ["rewards"] and isinstance(value, str):
+        parts = ["rewards", "recipe"]  # rewards=NAME swaps the whole recipe
     for part in reversed(parts):
         value = {part: value}
     return typing.cast(dict[str, Any], value)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
+from rewards.tags import TAG, parse_target
 from rl.errors import PromptError
 from rl.policy.loading import EMBEDDED
 from rl.policy.prompts import check_user_text
 from rollouts.types import Prompt
 
 _FIELDS = ("id", "text", "spoken", "reference_audio", "meta")
-_TAGS = re.compile(r"<\|[^<>|]*\|>|\[[^\[\]]*\]")
 
 
 def load_prompts(spec: str) -> list[Prompt]:
@@ -21,8 +20,9 @@ def load_prompts(spec: str) -> list[Prompt]:
 
     A line holds ``text`` (with tags, as the policy reads it); optional: ``spoken`` (the words to hear;
     default the text without ``<|...|>`` and ``[...]`` tags), ``id`` (default the line number),
-    ``reference_audio`` (a file with the voice asked for, relative to this file; kept, as an absolute path,
-    in ``meta["reference_audio"]``) and ``meta``.
+    ``reference_audio`` and ``meta``. ``reference_audio`` is a file with the voice asked for, relative to this
+    file, or a mapping of speaker numbers to files. As absolute paths they are kept in ``meta``: the first
+    speaker's as ``reference_audio``, the whole mapping as ``voices``.
 
     Raises:
         PromptError: the file or a line is wrong; the message names both.
@@ -60,14 +60,30 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
         raise PromptError(f"{where}: `text` is missing or not text")
     check_user_text(text, where)
     meta = dict(record.get("meta", {}))
-    if "reference_audio" in record:
-        audio = (path.parent / record["reference_audio"]).resolve()
-        if not audio.is_file():
-            raise PromptError(f"{where}: reference_audio {audio} is missing")
-        meta["reference_audio"] = str(audio)
+    named = record.get("reference_audio")
+    if isinstance(named, dict):
+        speakers = [turn.speaker or "0" for turn in parse_target(text).turns]
+        for speaker in speakers:
+            if speaker not in named:
+                raise PromptError(f"{where}: reference_audio has no speaker {speaker}, whom the text names")
+        meta["voices"] = {speaker: _audio_file(file, path, where) for speaker, file in named.items()}
+        if speakers:
+            meta["reference_audio"] = meta["voices"][speakers[0]]
+    elif named is not None:
+        meta["reference_audio"] = _audio_file(named, path, where)
     return Prompt(str(record.get("id", number)), text, record.get("spoken", spoken_words(text)), (), meta)
+
+
+def _audio_file(name: Any, prompts: Path, where: str) -> str:
+    """The absolute path of a file beside the prompts."""
+    if not isinstance(name, str):
+        raise PromptError(f"{where}: reference_audio must be a file, or speaker numbers with a file each")
+    audio = (prompts.parent / name).resolve()
+    if not audio.is_file():
+        raise PromptError(f"{where}: reference_audio {audio} is missing")
+    return str(audio)
 
 
 def spoken_words(text: str) -> str:
     """The text without ``<|...|>`` and ``[...]`` tags, blanks collapsed."""
-    return " ".join(_TAGS.sub(" ", text).split())
+    return " ".join(TAG.sub(" ", text).split())

@@ -60,7 +60,8 @@ def _clip(rollout: Rollout, audio: np.ndarray, codec: Codec) -> Clip:
     reference, rate = None, None
     if "reference_audio" in prompt.meta:
         reference, rate = _read_audio(prompt.meta["reference_audio"])
-    return Clip(audio, codec.sample_rate, prompt.text, prompt.spoken, reference, rate, meta)
+    voices = {name: _read_audio(path) for name, path in prompt.meta.get("voices", {}).items()}
+    return Clip(audio, codec.sample_rate, prompt.text, prompt.spoken, reference, rate, meta, voices)
 
 
 @lru_cache(maxsize=256)

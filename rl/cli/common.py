@@ -25,7 +25,7 @@ examples:
       a shipped configuration, by name
   {prog} --config my_run.yaml trainer.steps=20 rollouts.group_size=8
       a file of yours, with two keys changed
-  {prog} --config grpo_tiny rewards.recipe=fish_s2
+  {prog} --config grpo_tiny rewards=fish_s2
       the same run with another reward recipe
   {prog} --config grpo_tiny "rewards.total=0.5*asr.confidence + 0.5*quality"
       the same reward nodes, added up differently

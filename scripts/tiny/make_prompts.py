@@ -32,7 +32,7 @@ def write(folder: Path, seed: int = 11) -> None:
                 "id": f"{name}-{i:04d}",
                 "text": text,
                 "spoken": spoken,
-                "reference_audio": f"speaker_{speaker}.flac",
+                "reference_audio": {str(n): f"speaker_{n}.flac" for n in range(len(SPEAKERS))},
                 "meta": {"speaker": speaker, "style": style},
             }
             lines.append(json.dumps(record))
