@@ -12,6 +12,9 @@ from rewards.node import NodeError
 WINDOW, HOP = 640, 160
 """Of the frames, in samples: 40 ms every 10 ms."""
 
+FLOOR = 10
+"""Percentile of the frames' power that is taken for the noise floor."""
+
 PITCH_RANGE = (65.0, 400.0)
 """Hz."""
 
@@ -21,23 +24,33 @@ VOICED = 0.8
 ACTIVE_DB = 30.0
 """A frame is speech if it is at most so far below the loud ones (the 95th percentile), in dB."""
 
+MASKED_DB = 14.0
+"""Where the noise floor is nearer than this to the loud frames, it hides whether speech is voiced. Speech and its
+pauses are 19 dB apart or more, speech in noise at 4 dB or worse 10 or less.
+"""
+
 
 @dataclass(frozen=True)
 class Measures:
     """``seconds`` from the first to the last speech, ``pitch`` the median f0 in Hz (None with under 5 voiced
-    frames), ``level`` the RMS of the speech in dB of full scale, ``voiced`` the share of it that is periodic.
+    frames), ``level`` the RMS of the speech above the noise floor in dB of full scale, ``voiced`` the share of it
+    that is periodic (None where noise masks it).
     """
 
     seconds: float
     pitch: float | None
     level: float
-    voiced: float
+    voiced: float | None
 
 
-def measure(audio: np.ndarray) -> Measures:
-    """The measures of mono 16 kHz ``audio`` ``[n]``. Raises `NodeError` for silence and under 60 ms."""
-    frames = frame(audio)
-    power = np.mean(np.square(frames, dtype=np.float64), axis=1)
+def measure(audio: np.ndarray, floor: float | None = None) -> Measures:
+    """The measures of mono 16 kHz ``audio`` ``[n]``. Raises `NodeError` for silence and under 60 ms.
+
+    ``floor`` is the `noise_floor` of the recording that a part without pauses is cut from.
+    """
+    frames, power = frames_of(audio), frame_power(audio)
+    floor = float(np.percentile(power, FLOOR)) if floor is None else floor
+    masked = np.percentile(power, 95) < floor * 10 ** (MASKED_DB / 10)
     active = speech_frames(power)
     periodicity, f0 = track_pitch(frames[active])
     voiced = periodicity >= VOICED
@@ -45,12 +58,22 @@ def measure(audio: np.ndarray) -> Measures:
     return Measures(
         seconds=float((span[-1] - span[0] + 1) * HOP / SAMPLE_RATE),
         pitch=float(np.median(f0[voiced])) if voiced.sum() >= 5 else None,
-        level=float(10 * np.log10(power[active].mean())),
-        voiced=float(voiced.mean()),
+        level=float(10 * np.log10(max(power[active].mean() - floor, 1e-10))),
+        voiced=None if masked else float(voiced.mean()),
     )
 
 
-def frame(audio: np.ndarray) -> np.ndarray:
+def noise_floor(audio: np.ndarray) -> float:
+    """Mean square of the quiet frames: the 10th percentile. Raises `NodeError` under 60 ms."""
+    return float(np.percentile(frame_power(audio), FLOOR))
+
+
+def frame_power(audio: np.ndarray) -> np.ndarray:
+    """Mean square of each frame ``[frames]``."""
+    return np.mean(np.square(frames_of(audio), dtype=np.float64), axis=1)
+
+
+def frames_of(audio: np.ndarray) -> np.ndarray:
     """``[frames, 640]`` views of ``audio`` ``[n]``. Raises `NodeError` where there are fewer than three."""
     if len(audio) < WINDOW + 2 * HOP:
         raise NodeError("too short to measure")

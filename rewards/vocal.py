@@ -32,13 +32,13 @@ TAGS: dict[str, tuple[Attribute, int]] = {
 @dataclass(frozen=True)
 class Change:
     """From the usual voice: ``pitch`` in semitones (None: no pitch to hear), ``rate`` and ``voicing`` as
-    factors, ``level`` in dB.
+    factors, ``level`` in dB. ``voicing`` is None where noise masks it.
     """
 
     pitch: float | None
     rate: float
     level: float
-    voicing: float
+    voicing: float | None
 
 
 def change(part: Measures, usual: Measures, rate: float) -> Change:
@@ -46,13 +46,13 @@ def change(part: Measures, usual: Measures, rate: float) -> Change:
 
     Raises `NodeError` where ``usual`` has no pitch or no voicing to compare with.
     """
-    if usual.pitch is None or usual.voiced == 0:
-        raise NodeError("the voice to compare with has no pitch")
+    if usual.pitch is None or not usual.voiced:
+        raise NodeError("the voice to compare with has no pitch, or noise masks it")
     return Change(
         pitch=None if part.pitch is None else 12 * math.log2(part.pitch / usual.pitch),
         rate=rate,
         level=part.level - usual.level,
-        voicing=part.voiced / usual.voiced,
+        voicing=None if part.voiced is None else part.voiced / usual.voiced,
     )
 
 
@@ -78,13 +78,15 @@ class VocalNode(Node):
         return direction * self.in_steps(attribute, found)
 
     def in_steps(self, attribute: Attribute, found: Change) -> float:
-        """The change of one attribute, in steps; 0 where there is no pitch to hear."""
+        """The change of one attribute, in steps; 0 where there is no pitch, or noise masks the voicing."""
         if attribute == "pitch":
             return 0.0 if found.pitch is None else found.pitch / self.pitch_step
         if attribute == "rate":
             return math.log(found.rate) / math.log(self.rate_step)
         if attribute == "level":
             return found.level / self.level_step
+        if found.voicing is None:
+            return 0.0
         return math.log(max(found.voicing, 1e-3)) / -math.log(self.voicing_step)
 
 

@@ -17,7 +17,7 @@ _CAPTION = re.compile(
     r"(?:no pitch|pitch [\d.]+ Hz \((?P<pitch>[+-][\d.]+) semitones\)), "
     r"rate [\d.]+ characters per second \((?P<rate>[\d.]+) of the usual\), "
     r"level -?[\d.]+ dBFS \((?P<level>[+-][\d.]+) dB\), "
-    r"\d+% voiced \((?P<voicing>[\d.]+) of the usual\)"
+    r"(?:noise masks the voicing|\d+% voiced \((?P<voicing>[\d.]+) of the usual\))"
 )
 
 
@@ -53,10 +53,10 @@ def read_caption(caption: str) -> Change:
     stated = _CAPTION.search(caption)
     if stated is None:
         raise NodeError("the caption states no measured changes; use acoustic_caption or another judge")
-    pitch = stated["pitch"]
+    pitch, voicing = stated["pitch"], stated["voicing"]
     return Change(
         pitch=None if pitch is None else float(pitch),
         rate=float(stated["rate"]),
         level=float(stated["level"]),
-        voicing=float(stated["voicing"]),
+        voicing=None if voicing is None else float(voicing),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rewards.acoustics import Measures, measure
+from rewards.acoustics import Measures, measure, noise_floor
 from rewards.audio import SAMPLE_RATE, at_16k
 from rewards.node import Answer, NodeError, reads
 from rewards.tags import Instruction, Target, parse_target
@@ -68,11 +68,10 @@ class VocalTags(MeasuringNode):
         own, rest = _cut(audio, tagged), _cut(audio, plain)
         if own is None:
             return None
+        part = measure(own, noise_floor(audio))
         if rest is not None:
-            return change(measure(own), measure(rest), _speed(tagged) / _speed(plain))
-        return change(
-            measure(own), self._reference(clip, instruction), _speed(tagged) * self.per_character
-        )
+            return change(part, measure(rest, noise_floor(audio)), _speed(tagged) / _speed(plain))
+        return change(part, self._reference(clip, instruction), _speed(tagged) * self.per_character)
 
     def _reference(self, clip: Clip, instruction: Instruction) -> Measures:
         usual = self.usual_voice(clip, instruction.speaker)
