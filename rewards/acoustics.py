@@ -22,24 +22,26 @@ VOICED = 0.8
 """Periodicity from which a frame counts as voiced; 1 is a perfectly periodic one. Ours, as is `ACTIVE_DB`."""
 
 ACTIVE_DB = 30.0
-"""A frame is speech if it is at most so far below the loud ones (the 95th percentile), in dB."""
+"""A frame is speech if it is at most so far below the loud ones (the 95th percentile), in dB, and 3 dB above the
+noise floor, if it isn't masked.
+"""
 
 MASKED_DB = 14.0
-"""Where the noise floor is nearer than this to the loud frames, it hides whether speech is voiced. Speech and its
-pauses are 19 dB apart or more, speech in noise at 4 dB or worse 10 or less.
+"""Where the noise floor is nearer than this to the loud frames, it masks level and voicing. Clean speech is 19 dB
+or more above its pauses, speech in noise at 4 dB or worse 10 or less.
 """
 
 
 @dataclass(frozen=True)
 class Measures:
     """``seconds`` from the first to the last speech, ``pitch`` the median f0 in Hz (None with under 5 voiced
-    frames), ``level`` the RMS of the speech above the noise floor in dB of full scale, ``voiced`` the share of it
-    that is periodic (None where noise masks it).
+    frames), ``level`` the RMS of the speech in dB of full scale, ``voiced`` the share of it that is periodic; both
+    are None where noise masks them.
     """
 
     seconds: float
     pitch: float | None
-    level: float
+    level: float | None
     voiced: float | None
 
 
@@ -50,15 +52,18 @@ def measure(audio: np.ndarray, floor: float | None = None) -> Measures:
     """
     frames, power = frames_of(audio), frame_power(audio)
     floor = float(np.percentile(power, FLOOR)) if floor is None else floor
-    masked = np.percentile(power, 95) < floor * 10 ** (MASKED_DB / 10)
-    active = speech_frames(power)
+    loud = float(np.percentile(power, 95))
+    if not loud > 0:
+        raise NodeError("the clip is digital silence")
+    masked = loud < floor * 10 ** (MASKED_DB / 10)
+    active = power >= max(loud * 10 ** (-ACTIVE_DB / 10), 0.0 if masked else 2 * floor)
     periodicity, f0 = track_pitch(frames[active])
     voiced = periodicity >= VOICED
     span = np.flatnonzero(active)
     return Measures(
         seconds=float((span[-1] - span[0] + 1) * HOP / SAMPLE_RATE),
         pitch=float(np.median(f0[voiced])) if voiced.sum() >= 5 else None,
-        level=float(10 * np.log10(max(power[active].mean() - floor, 1e-10))),
+        level=None if masked else float(10 * np.log10(power[active].mean())),
         voiced=None if masked else float(voiced.mean()),
     )
 
@@ -78,14 +83,6 @@ def frames_of(audio: np.ndarray) -> np.ndarray:
     if len(audio) < WINDOW + 2 * HOP:
         raise NodeError("too short to measure")
     return np.lib.stride_tricks.sliding_window_view(audio, WINDOW)[::HOP]
-
-
-def speech_frames(power: np.ndarray) -> np.ndarray:
-    """Which frames of mean square ``power`` ``[frames]`` are speech: bool. Raises `NodeError` for silence."""
-    loud = np.percentile(power, 95)
-    if not loud > 0:
-        raise NodeError("the clip is digital silence")
-    return np.asarray(power >= loud * 10 ** (-ACTIVE_DB / 10))
 
 
 def track_pitch(frames: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

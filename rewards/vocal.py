@@ -32,26 +32,26 @@ TAGS: dict[str, tuple[Attribute, int]] = {
 @dataclass(frozen=True)
 class Change:
     """From the usual voice: ``pitch`` in semitones (None: no pitch to hear), ``rate`` and ``voicing`` as
-    factors, ``level`` in dB. ``voicing`` is None where noise masks it.
+    factors, ``level`` in dB. Where noise masks them, ``level`` and ``voicing`` are None.
     """
 
     pitch: float | None
     rate: float
-    level: float
+    level: float | None
     voicing: float | None
 
 
 def change(part: Measures, usual: Measures, rate: float) -> Change:
     """What changes from ``usual`` to ``part``, with the factor ``rate``, which needs the words as well.
 
-    Raises `NodeError` where ``usual`` has no pitch or no voicing to compare with.
+    Raises `NodeError` where ``usual`` has no pitch or is in noise.
     """
-    if usual.pitch is None or not usual.voiced:
+    if usual.pitch is None or usual.level is None or not usual.voiced:
         raise NodeError("the voice to compare with has no pitch, or noise masks it")
     return Change(
         pitch=None if part.pitch is None else 12 * math.log2(part.pitch / usual.pitch),
         rate=rate,
-        level=part.level - usual.level,
+        level=None if part.level is None else part.level - usual.level,
         voicing=None if part.voiced is None else part.voiced / usual.voiced,
     )
 
@@ -78,13 +78,13 @@ class VocalNode(Node):
         return direction * self.in_steps(attribute, found)
 
     def in_steps(self, attribute: Attribute, found: Change) -> float:
-        """The change of one attribute, in steps; 0 where there is no pitch, or noise masks the voicing."""
+        """The change of one attribute, in steps; 0 for what can't be heard."""
         if attribute == "pitch":
             return 0.0 if found.pitch is None else found.pitch / self.pitch_step
         if attribute == "rate":
             return math.log(found.rate) / math.log(self.rate_step)
         if attribute == "level":
-            return found.level / self.level_step
+            return 0.0 if found.level is None else found.level / self.level_step
         if found.voicing is None:
             return 0.0
         return math.log(max(found.voicing, 1e-3)) / -math.log(self.voicing_step)

@@ -27,7 +27,7 @@ class AcousticCaption(MeasuringNode):
     from the reference voice and the usual rate. The numbers are the differences: ``.pitch`` in semitones,
     ``.rate`` and ``.voicing`` as factors, ``.level`` in dB.
 
-    A clip without a reference voice is missing, and so is the voicing of one in noise.
+    A clip without a reference voice is missing, and so are level and voicing in noise.
     """
 
     def outputs(self) -> tuple[str, ...]:
@@ -44,13 +44,13 @@ class AcousticCaption(MeasuringNode):
         found = measure(at_16k(clip.audio, clip.sample_rate))
         changes = change(found, usual, self.rate(clip, found))
         speed = len(clip.spoken.strip()) / found.seconds
-        unheard, masked = NodeError("no pitch to hear"), NodeError("noise masks the voicing")
+        unheard, masked = NodeError("no pitch to hear"), NodeError("noise masks it")
         return Answer(
             {
                 "text": describe(found, changes, speed, self.words_for(changes)),
                 "pitch": unheard if changes.pitch is None else changes.pitch,
                 "rate": changes.rate,
-                "level": changes.level,
+                "level": masked if changes.level is None else changes.level,
                 "voicing": masked if changes.voicing is None else changes.voicing,
             }
         )
@@ -69,13 +69,13 @@ def describe(found: Measures, changes: Change, speed: float, adjectives: list[st
         pitch = "no pitch"
     else:
         pitch = f"pitch {found.pitch:.0f} Hz ({changes.pitch:+.1f} semitones)"
-    if found.voiced is None or changes.voicing is None:
-        voicing = "noise masks the voicing"
+    if changes.level is None or changes.voicing is None:
+        rest = "noise masks level and voicing"
     else:
-        voicing = f"{found.voiced:.0%} voiced ({changes.voicing:.2f} of the usual)"
+        level = f"level {found.level:.1f} dBFS ({changes.level:+.1f} dB)"
+        rest = f"{level}, {found.voiced:.0%} voiced ({changes.voicing:.2f} of the usual)"
     return (
         f"A {kind} voice: {pitch}, "
         f"rate {speed:.1f} characters per second ({changes.rate:.2f} of the usual), "
-        f"level {found.level:.1f} dBFS ({changes.level:+.1f} dB), "
-        f"{voicing}."
+        f"{rest}."
     )

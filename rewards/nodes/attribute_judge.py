@@ -16,8 +16,8 @@ from rewards.vocal import Change, VocalNode
 _CAPTION = re.compile(
     r"(?:no pitch|pitch [\d.]+ Hz \((?P<pitch>[+-][\d.]+) semitones\)), "
     r"rate [\d.]+ characters per second \((?P<rate>[\d.]+) of the usual\), "
-    r"level -?[\d.]+ dBFS \((?P<level>[+-][\d.]+) dB\), "
-    r"(?:noise masks the voicing|\d+% voiced \((?P<voicing>[\d.]+) of the usual\))"
+    r"(?:noise masks level and voicing|level -?[\d.]+ dBFS \((?P<level>[+-][\d.]+) dB\), "
+    r"\d+% voiced \((?P<voicing>[\d.]+) of the usual\))"
 )
 
 
@@ -53,10 +53,8 @@ def read_caption(caption: str) -> Change:
     stated = _CAPTION.search(caption)
     if stated is None:
         raise NodeError("the caption states no measured changes; use acoustic_caption or another judge")
-    pitch, voicing = stated["pitch"], stated["voicing"]
-    return Change(
-        pitch=None if pitch is None else float(pitch),
-        rate=float(stated["rate"]),
-        level=float(stated["level"]),
-        voicing=None if voicing is None else float(voicing),
-    )
+
+    def figure(name: str) -> float | None:
+        return None if stated[name] is None else float(stated[name])
+
+    return Change(figure("pitch"), float(stated["rate"]), figure("level"), figure("voicing"))

@@ -306,6 +306,14 @@ def test_a_recipe_on_the_command_line_replaces_the_files(minimal: Path, tmp_path
     assert set(load_config(minimal, [f"rewards.recipe={recipe}"]).rewards.nodes) == {"only", "quality", "asr"}
 
 
+def test_rewards_alone_names_a_recipe() -> None:
+    short = load_config("grpo_tiny.yaml", ["rewards=step_audio_3_embedded"])
+    assert short == load_config("grpo_tiny.yaml", ["rewards.recipe=step_audio_3_embedded"])
+    assert "instruction" in short.rewards.nodes
+    assert "quality" not in short.rewards.nodes
+    assert complaint("grpo_tiny", "rewards=3").endswith("rewards is a section, not 3; set one of its keys")
+
+
 def test_a_recipe_may_lie_beside_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("nodes: {only: {type: x}}\ntotal: only\n")
     file = with_text(tmp_path, "rewards: {recipe: mine}\ntrainer: {steps: 1}\n")

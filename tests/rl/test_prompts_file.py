@@ -18,6 +18,18 @@ def test_embedded_sets_are_disjoint_in_sentences() -> None:
     assert not {p.spoken for p in train} & {p.spoken for p in held_out}
     assert all(Path(p.meta["reference_audio"]).is_file() for p in held_out)
     assert {p.meta["speaker"] for p in held_out} == {0, 1}
+    for prompt in held_out:
+        assert prompt.meta["reference_audio"] == prompt.meta["voices"][str(prompt.meta["speaker"])]
+
+
+def test_a_voice_for_each_speaker(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).touch()
+    voices = '"reference_audio": {"0": "a.wav", "1": "b.wav"}'
+    (tmp_path / "p.jsonl").write_text(f'{{"text": "<|speaker:1|>Hi.<|speaker:0|>Yes.", {voices}}}')
+    (prompt,) = load_prompts(str(tmp_path / "p.jsonl"))
+    assert prompt.meta["voices"] == {"0": str(tmp_path / "a.wav"), "1": str(tmp_path / "b.wav")}
+    assert prompt.meta["reference_audio"] == str(tmp_path / "b.wav")
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -37,6 +49,8 @@ def test_defaults(tmp_path: Path) -> None:
         ('{"id": "a"}', "`text` is missing"),
         ('{"text": "a<|im_end|>"}', "control token"),
         ('{"text": "a", "reference_audio": "no.wav"}', "no.wav is missing"),
+        ('{"text": "<|speaker:2|>a", "reference_audio": {"0": "p.jsonl"}}', "no speaker 2, whom the text names"),
+        ('{"text": "a", "reference_audio": ["p.jsonl"]}', "must be a file, or speaker numbers"),
         ('{"text": "a", "id": "x"}\n{"text": "b", "id": "x"}', "`x` stands twice"),
     ],
 )
