@@ -22,21 +22,25 @@ VOICED = 0.8
 """Periodicity from which a frame counts as voiced; 1 is a perfectly periodic one. Ours, as is `ACTIVE_DB`."""
 
 ACTIVE_DB = 30.0
-"""A frame is speech if it is at most so far below the loud ones (the 95th percentile), in dB, and 3 dB above the
-noise floor, if it isn't masked.
+"""A frame is speech if it is at most so far below the loud ones (the 95th percentile), in dB.
+
+It must also be 3 dB above the noise floor, unless that masks the speech anyway.
 """
 
 MASKED_DB = 14.0
-"""Where the noise floor is nearer than this to the loud frames, it masks level and voicing. Clean speech is 19 dB
-or more above its pauses, speech in noise at 4 dB or worse 10 or less.
+"""Where the noise floor is nearer than this to the loud frames, it masks level and voicing.
+
+Clean speech is 19 dB or more above its pauses, speech in noise at 4 dB or worse 10 or less.
 """
 
 
 @dataclass(frozen=True)
 class Measures:
-    """``seconds`` from the first to the last speech, ``pitch`` the median f0 in Hz (None with under 5 voiced
-    frames), ``level`` the RMS of the speech in dB of full scale, ``voiced`` the share of it that is periodic; both
-    are None where noise masks them.
+    """Of one voice.
+
+    ``seconds`` run from the first to the last speech; ``pitch`` is the median f0 in Hz, None with under 5
+    voiced frames; ``level`` is the RMS of the speech in dB of full scale, ``voiced`` the share of it that is
+    periodic, both None where noise masks them.
     """
 
     seconds: float

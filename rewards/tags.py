@@ -1,7 +1,7 @@
 """Texts with ``<|speaker:N|>`` and ``[vocal]`` tags: what they ask for, and the confidence that weighs tags.
 
-S2's reward is the ASR's confidence of the target text with more weight on speaker tags (technical report, 4.3).
-The weights and the way of averaging aren't published: those here are ours.
+S2's reward is the ASR's confidence of the target text with more weight on speaker tags (technical report,
+4.3). The weights and the way of averaging aren't published: those here are ours.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Words, turns and instructions of ``text``. Speakers are the digits of their tags, vocal tags lower case."""
+    """Words, turns and instructions of ``text``: speakers as their tags' digits, vocal tags in lower case."""
     words: list[str] = []
     turns: list[Turn] = []
     instructions: list[Instruction] = []

@@ -22,10 +22,10 @@ def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str) -> f
     """Edit distance over the reference's length, in characters (``char``, CER) or words (``word``, WER).
 
     Both texts are normalised first: ``english`` lowers case, drops punctuation and bracketed text, and writes
-    numbers as digits; ``basic`` does without the English rules; ``cjk`` is for Chinese and Japanese: full-width
-    and half-width forms become one, spaces beside their characters don't count, and each of those characters is
-    a word, so that ``word`` is the mixed error rate. The rate is cut at 1, since a
-    transcript that loops would score 20 and drown a batch. Raises `NodeError` where no reference is left.
+    numbers as digits; ``basic`` does without the English rules; ``cjk`` is for Chinese and Japanese:
+    full-width and half-width forms become one, spaces beside their characters don't count, and each of those
+    characters is a word, so that ``word`` is the mixed error rate. The rate is cut at 1, since a transcript
+    that loops would score 20 and drown a batch. Raises `NodeError` where no reference is left.
     """
     if unit == "char":
         rate, pair = jiwer.cer, [_normaliser(normaliser)(text).strip() for text in (reference, hypothesis)]

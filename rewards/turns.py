@@ -22,9 +22,10 @@ def turn_confidences(
 
     ``speakers[i]`` is whom turn i should be of, ``turns[i]`` its unit-length embedding ``[d]`` or None,
     ``voices`` the reference embeddings by speaker. The confidence is the softmax, over all speakers, of the
-    cosines over ``temperature``. A speaker without a reference is stood for by the mean of the other turns that
-    should be of them; one heard in this turn alone by the constant ``same_voice``, and a voice without rivals
-    has ``other_voice`` as one. Raises `NodeError` for a single turn without a reference: the prompt's fault.
+    cosines over ``temperature``. A speaker without a reference is stood for by the mean of the other turns
+    that should be of them; one heard in this turn alone by the constant ``same_voice``, and a voice without
+    rivals has ``other_voice`` as one. Raises `NodeError` for a single turn without a reference: the prompt's
+    fault.
     """
     if len(turns) == 1 and not voices:
         raise NodeError("one turn and no reference voice: nothing to compare the turn with")
@@ -36,9 +37,7 @@ def turn_confidences(
         cosines: dict[str, float] = {}
         for name in dict.fromkeys([*speakers, *voices]):
             others = [
-                other
-                for j, other in enumerate(turns)
-                if j != i and speakers[j] == name and other is not None
+                other for j, other in enumerate(turns) if j != i and speakers[j] == name and other is not None
             ]
             if name in voices:
                 cosines[name] = float(turn @ voices[name])

@@ -1,7 +1,7 @@
 """When each word is spoken: what an ASR node hands to others as a text output, conventionally ``.words``.
 
-JSON, one row a word: ``[word, start, end, [log-probabilities of its tokens]]``, times in seconds, the list empty
-where the ASR gives none.
+JSON, one row a word: ``[word, start, end, [log-probabilities of its tokens]]``, times in seconds, the list
+empty where the ASR gives none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When each word of a given text is spoken, by Whisper's cross-attention (as openai-whisper's word timestamps)."""
+"""When each word of a given text is spoken, by Whisper's cross-attention, as in openai-whisper."""
 
 from __future__ import annotations
 

@@ -57,8 +57,10 @@ class AcousticCaption(MeasuringNode):
 
     def words_for(self, changes: Change) -> list[str]:
         """Adjectives for the changes of a step or more."""
-        steps = {attribute: self.in_steps(attribute, changes) for attribute in _ADJECTIVES}
-        words = [pair[steps[attribute] < 0] for attribute, pair in _ADJECTIVES.items() if abs(steps[attribute]) >= 1]
+        words = []
+        for attribute, (up, down) in _ADJECTIVES.items():
+            steps = self.in_steps(attribute, changes)
+            words.append(up if steps >= 1 else down if steps <= -1 else "")
         return [word for word in words if word]
 
 

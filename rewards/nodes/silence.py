@@ -17,7 +17,8 @@ BLOCK = SAMPLE_RATE // 100
 
 @dataclass
 class Silence(Node):
-    """Seconds of silence: ``.trailing`` behind the speech, ``.leading`` before it, ``.pause`` the longest in it.
+    """Seconds of silence: ``.trailing`` behind the speech, ``.leading`` before it, ``.pause`` the longest in
+    it.
 
     Blocks of 10 ms are silent where they are more than ``depth`` below the loudest one. A generation that
     doesn't stop shows as a long trailing silence.

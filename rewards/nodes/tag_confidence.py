@@ -21,12 +21,12 @@ from rewards.words import Word, locate, read_words
 
 @dataclass
 class TagConfidence(Node):
-    """The confidence of ``Clip.text``'s tokens, 0 to 1, where tags weigh more than words (see `rewards.tags`).
+    """Confidence of ``Clip.text``'s tokens, 0 to 1, where tags weigh more than words (see `rewards.tags`).
 
     A word's tokens have the ASR's confidence; a vocal tag's is ``vocal``. A speaker tag's is how likely its
-    turn is of that speaker (see `rewards.turns`); a turn that isn't spoken has ``floor``. ``.speaker`` is the geometric
-    mean of the speaker tags' confidences alone, ``.similarity`` the mean cosine of the turns with their own
-    reference voice, 0 for a turn that isn't spoken.
+    turn is of that speaker (see `rewards.turns`); a turn that isn't spoken has ``floor``. ``.speaker`` is the
+    geometric mean of the speaker tags' confidences alone, ``.similarity`` the mean cosine of the turns with
+    their own reference voice, 0 for a turn that isn't spoken.
     """
 
     words: str = reads("text", "word times, such as asr.words")
@@ -34,9 +34,9 @@ class TagConfidence(Node):
     text_weight: float = option(1.0, "of each token of a word", at_least=0)
     speaker_weight: float = option(4.0, "of each speaker tag", at_least=0)
     vocal_weight: float = option(2.0, "of each vocal tag", at_least=0)
-    floor: float = option(0.01, "the least confidence of a tag, and that of a missing turn", above=0, at_most=1)
+    floor: float = option(0.01, "least confidence of a tag, and that of a missing turn", above=0, at_most=1)
     temperature: float = option(0.05, "divides the cosines before the softmax", above=0)
-    same_voice: float = option(0.8, "usual cosine of two turns of one voice, for a voice heard once", at_most=1)
+    same_voice: float = option(0.8, "usual cosine of turns of one voice, for a voice heard once", at_most=1)
     other_voice: float = option(0.6, "usual cosine of two voices, for a voice without others", at_most=1)
     min_seconds: float = option(0.2, "a turn with less audio isn't spoken", above=0)
     min_logp: float = option(-4.0, "a turn whose words' mean log-probability is lower isn't spoken")

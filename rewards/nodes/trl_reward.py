@@ -16,8 +16,8 @@ class TrlReward(Node):
     """What a TRL reward function gives: ``function(prompts=, completions=, **columns)``, a list of numbers.
 
     Prompts are ``Clip.text``, completions the texts that ``of`` names. The columns, all lists: ``spoken``,
-    ``audio`` with ``sample_rate``, and each key of the clips' ``meta``, None for clips without it. There are no
-    ``completion_ids`` and no ``trainer_state``. None in the answer is missing.
+    ``audio`` with ``sample_rate``, and each key of the clips' ``meta``, None for clips without it. There are
+    no ``completion_ids`` and no ``trainer_state``. None in the answer is missing.
     """
 
     path: str = field(metadata={"help": "package.module:function, on the Python path"})
@@ -41,6 +41,5 @@ class TrlReward(Node):
         if len(answers) != len(clips):
             raise ValueError(f"{self.path} gave {len(answers)} rewards for {len(clips)} completions")
         return [
-            NodeError("the reward function gave None") if value is None else float(value)
-            for value in answers
+            NodeError("the reward function gave None") if value is None else float(value) for value in answers
         ]

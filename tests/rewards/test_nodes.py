@@ -115,7 +115,7 @@ def test_duration_of_nothing(speech: list[Clip]) -> None:
 
 def test_gate_bounds_are_inside(speech: list[Clip]) -> None:
     gate = ready(type="gate", input="x", at_least=0.2, at_most=0.5)
-    assert list(gate.score(speech, {"input": [0.1, 0.2, 0.3, 0.5, 0.6]})) == [0, 1, 1, 1, 0]
+    assert list(gate.score(speech, {"input": [0.1, 0.2, 0.3, 0.5, 0.5001]})) == [0, 1, 1, 1, 0]
 
 
 def test_error_rate_of_a_transcript(speech: list[Clip]) -> None:

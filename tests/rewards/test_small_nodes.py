@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,20 @@ def test_a_wrong_path_is_a_configuration_error(module: str, path: str, words: st
     with pytest.raises(ConfigError, match=words) as caught:
         build_node({"type": "function", "path": path}, "rewards.nodes.mine")
     assert str(caught.value).startswith("rewards.nodes.mine: ")
+
+
+def test_the_documented_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "writing_rewards.md").read_text(encoding="utf-8")
+    function, node = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(node.splitlines()) <= 10
+    (tmp_path / "documented_function.py").write_text(function)
+    package = tmp_path / "documented_rewards"
+    package.mkdir()
+    (package / "clipping.py").write_text(node)
+    monkeypatch.syspath_prepend(tmp_path)
+    nodes = {
+        "first": {"type": "function", "path": "documented_function:unclipped"},
+        "second": {"type": "documented_rewards.clipping", "limit": 0.5},
+    }
+    graph = build_graph({"nodes": nodes, "total": "first + second"})
+    assert graph.score([clip(np.array([0.1, 0.7, 1.0, 0.2], np.float32))]).total[0] == 0.75 + 0.5

@@ -1,7 +1,8 @@
-"""Two speakers of the embedded voice: the tags tell right order, swapped voices, one voice and dropped turns."""
+"""Two speakers of the embedded voice: right order, swapped voices, one voice for both, a dropped turn."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -42,9 +43,7 @@ def dialogues() -> list[Clip]:
     audios = [[said[FIRST, a], pause, said[SECOND, b]] for a, b in ((0, 1), (1, 0), (0, 0), (1, 1))]
     audios += [[said[FIRST, 0]], [said[SECOND, 1]]]
     text = f"<|speaker:0|>{FIRST}<|speaker:1|>{SECOND}"
-    return [
-        Clip(np.concatenate(parts), RATE, text, f"{FIRST} {SECOND}", voices=voices) for parts in audios
-    ]
+    return [Clip(np.concatenate(parts), RATE, text, f"{FIRST} {SECOND}", voices=voices) for parts in audios]
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,6 @@ def test_weights_by_hand(scores: Scores) -> None:
 
 
 def _words(scores: Scores, b: int) -> list[list]:
-    import json
-
     return json.loads(scores.details[b]["asr"]["words"])
 
 

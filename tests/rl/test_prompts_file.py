@@ -49,7 +49,7 @@ def test_defaults(tmp_path: Path) -> None:
         ('{"id": "a"}', "`text` is missing"),
         ('{"text": "a<|im_end|>"}', "control token"),
         ('{"text": "a", "reference_audio": "no.wav"}', "no.wav is missing"),
-        ('{"text": "<|speaker:2|>a", "reference_audio": {"0": "p.jsonl"}}', "no speaker 2, whom the text names"),
+        ('{"text": "<|speaker:2|>a", "reference_audio": {"0": "p.jsonl"}}', "has no speaker 2, whom"),
         ('{"text": "a", "reference_audio": ["p.jsonl"]}', "must be a file, or speaker numbers"),
         ('{"text": "a", "id": "x"}\n{"text": "b", "id": "x"}', "`x` stands twice"),
     ],
