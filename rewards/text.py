@@ -28,12 +28,13 @@ def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str) -> f
     that loops would score 20 and drown a batch. Raises `NodeError` where no reference is left.
     """
     if unit == "char":
-        rate, pair = jiwer.cer, [_normaliser(normaliser)(text).strip() for text in (reference, hypothesis)]
+        wanted, heard = (_normaliser(normaliser)(text).strip() for text in (reference, hypothesis))
     else:
-        rate, pair = jiwer.wer, [" ".join(units(text, normaliser)) for text in (reference, hypothesis)]
-    if not pair[0]:
+        wanted, heard = (" ".join(units(text, normaliser)) for text in (reference, hypothesis))
+    if not wanted:
         raise NodeError("no text to compare with is left after normalising")
-    return min(float(rate(*pair)), 1.0)
+    rate = jiwer.cer if unit == "char" else jiwer.wer
+    return min(float(rate(wanted, heard)), 1.0)
 
 
 def units(text: str, normaliser: str) -> list[str]:

@@ -35,19 +35,19 @@ class VocalTags(MeasuringNode):
         target = parse_target(clip.text)
         placed = locate(target.words, read_words(inputs["words"]))
         audio = at_16k(clip.audio, clip.sample_rate)
-        found = []
+        found: list[tuple[str, float]] = []
         for instruction in target.instructions:
             done = self._change(clip, audio, target, placed, instruction)
             steps = 0.0 if done is None else self.steps(instruction.tag, done)
-            found.append({"tag": instruction.tag, "steps": min(max(steps, -99.0), 99.0)})
-        degrees = [float(np.clip(tag["steps"], 0, 1)) for tag in found]
+            found.append((instruction.tag, steps))
+        degrees = [min(max(steps, 0.0), 1.0) for _, steps in found]
         missed = sum(degree < 1 for degree in degrees)
         values = {
             "performed": 1 - missed / len(degrees) if degrees else 1.0,
             "missed": float(missed),
             "degree": float(np.mean(degrees)) if degrees else 1.0,
         }
-        return Answer(values, {"tags": found})
+        return Answer(values, {"tags": [{"tag": tag, "steps": steps} for tag, steps in found]})
 
     def _change(
         self,

@@ -83,18 +83,14 @@ def test_without_references_voices_must_differ(scores: Scores) -> None:
 
 
 def test_weights_by_hand(scores: Scores) -> None:
-    logp = {b: scores.values["asr.logp"][b] for b in (12, 13)}
-    count = {12: 9, 13: 9}
-    for b in (12, 13):
-        assert len([p for *_, logps in _words(scores, b) for p in logps]) == count[b] + 1
+    logp = scores.values["asr.logp"]
+    tokens = [p for *_, logps in json.loads(scores.details[12]["asr"]["words"]) for p in logps]
+    assert len(tokens) == 7 + 1 + 1  # seven words, the full stop, the end
+    assert np.mean(tokens) == pytest.approx(logp[12], abs=1e-3)
     assert scores.total[13] == pytest.approx(math.exp(logp[13]), abs=1e-3)
     tag, vocal = scores.values["tags.speaker"][12], max(scores.values["vocal.degree"][12], 0.01)
-    mean = (10 * logp[12] + 4 * math.log(tag) + 2 * math.log(vocal)) / (10 + 4 + 2)
+    mean = (9 * logp[12] + 4 * math.log(tag) + 2 * math.log(vocal)) / (9 + 4 + 2)
     assert scores.total[12] == pytest.approx(math.exp(mean), abs=1e-3)
-
-
-def _words(scores: Scores, b: int) -> list[list]:
-    return json.loads(scores.details[b]["asr"]["words"])
 
 
 def test_a_turn_alone_without_a_reference_is_missing(scores: Scores) -> None:
