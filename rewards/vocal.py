@@ -9,6 +9,7 @@ from typing import Literal
 from rewards.acoustics import Measures, measure
 from rewards.audio import at_16k, fingerprint
 from rewards.node import Node, NodeError, option
+from rewards.tags import parse_target
 from rewards.types import Clip
 
 Attribute = Literal["pitch", "rate", "level", "voicing"]
@@ -44,7 +45,7 @@ class Change:
 def change(part: Measures, usual: Measures, rate: float) -> Change:
     """What changes from ``usual`` to ``part``, with the factor ``rate``, which needs the words as well.
 
-    Raises `NodeError` where ``usual`` has no pitch or is in noise.
+    Raises `NodeError` where ``usual`` has no pitch or is in noise (see `can_compare`).
     """
     if usual.pitch is None or usual.level is None or not usual.voiced:
         raise NodeError("the voice to compare with has no pitch, or noise masks it")
@@ -54,6 +55,11 @@ def change(part: Measures, usual: Measures, rate: float) -> Change:
         level=None if part.level is None else part.level - usual.level,
         voicing=None if part.voiced is None else part.voiced / usual.voiced,
     )
+
+
+def can_compare(usual: Measures) -> bool:
+    """Whether changes from ``usual`` can be told: it has a pitch and isn't masked by noise."""
+    return usual.pitch is not None and usual.level is not None and bool(usual.voiced)
 
 
 @dataclass
@@ -101,10 +107,12 @@ class MeasuringNode(VocalNode):
     def usual_voice(self, clip: Clip, speaker: str | None) -> Measures | None:
         """The measures of the speaker's reference, measured once; None where the prompt names none.
 
-        Raises `NodeError` for a reference that can't be measured.
+        ``Clip.reference`` is the first speaker's. Raises `NodeError` for a reference that can't be measured.
         """
         voice = clip.voices.get(speaker or "")
-        if voice is None and clip.reference is not None and clip.reference_rate is not None:
+        first = parse_target(clip.text).turns[:1]
+        own = not first or first[0].speaker == speaker
+        if voice is None and own and clip.reference is not None and clip.reference_rate is not None:
             voice = (clip.reference, clip.reference_rate)
         if voice is None:
             return None

@@ -13,7 +13,7 @@ from rewards.audio import SAMPLE_RATE, at_16k
 from rewards.node import Answer, NodeError, reads
 from rewards.tags import Instruction, Target, parse_target
 from rewards.types import Clip
-from rewards.vocal import Change, MeasuringNode, change
+from rewards.vocal import Change, MeasuringNode, can_compare, change
 from rewards.words import Word, locate, read_words
 
 
@@ -22,8 +22,8 @@ class VocalTags(MeasuringNode):
     """``.performed`` is the share of vocal tags performed, ``.missed`` their number, ``.degree`` how far on
     average: 0 to 1, growing up to the step that counts. A text without vocal tags has 1, 0 and 1.
 
-    A tagged span is compared with the speaker's words without a tag or, where there are none, with the
-    speaker's reference voice and the usual rate. A tag that can't be measured makes the clip missing.
+    A tagged span is compared with the speaker's words without a tag or, where there are none with a pitch,
+    with the speaker's reference voice and the usual rate. A tag that can't be measured makes the clip missing.
     """
 
     words: str = reads("text", "word times, such as asr.words")
@@ -68,9 +68,11 @@ class VocalTags(MeasuringNode):
         own, rest = _cut(audio, tagged), _cut(audio, plain)
         if own is None:
             return None
-        part = measure(own, noise_floor(audio))
-        if rest is not None:
-            return change(part, measure(rest, noise_floor(audio)), _speed(tagged) / _speed(plain))
+        floor = noise_floor(audio)
+        part = measure(own, floor)
+        usual = None if rest is None else measure(rest, floor)
+        if usual is not None and can_compare(usual):
+            return change(part, usual, _speed(tagged) / _speed(plain))
         return change(part, self._reference(clip, instruction), _speed(tagged) * self.per_character)
 
     def _reference(self, clip: Clip, instruction: Instruction) -> Measures:
