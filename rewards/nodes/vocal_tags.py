@@ -23,7 +23,8 @@ class VocalTags(MeasuringNode):
     average: 0 to 1, growing up to the step that counts. A text without vocal tags has 1, 0 and 1.
 
     A tagged span is compared with the speaker's words without a tag or, where there are none with a pitch,
-    with the speaker's reference voice and the usual rate. A tag that can't be measured makes the clip missing.
+    with the speaker's reference voice and the usual rate. A tag that can't be measured makes the clip
+    missing.
     """
 
     words: str = reads("text", "word times, such as asr.words")
