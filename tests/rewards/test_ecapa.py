@@ -15,6 +15,7 @@ from rewards.nodes.ecapa import Ecapa
 from rewards.types import Clip
 
 try:
+    import speechbrain.inference.speaker  # noqa: F401 - what the node loads
     from speechbrain.lobes.features import Fbank
     from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN, Classifier
     from speechbrain.processing.features import InputNormalization
