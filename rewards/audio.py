@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
-import soundfile
 import soxr
 
 from rewards.node import NodeError
@@ -41,11 +38,3 @@ def at_level(audio: np.ndarray, dbfs: float) -> np.ndarray:
         raise NodeError("the clip is digital silence")
     gain = min(10 ** ((dbfs - level) / 20), 1 / float(np.abs(audio).max()))
     return np.asarray(audio * gain, np.float32)
-
-
-def wav_bytes(audio: np.ndarray, sample_rate: int) -> bytes:
-    """A WAV file of mono ``audio`` ``[n]`` in 16-bit PCM, exact for audio that was read from one."""
-    file = io.BytesIO()
-    pcm = np.clip(np.rint(audio * 32768), -32768, 32767).astype(np.int16)
-    soundfile.write(file, pcm, sample_rate, subtype="PCM_16", format="WAV")
-    return file.getvalue()

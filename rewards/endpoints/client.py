@@ -63,9 +63,8 @@ class Endpoint:
         async with openai.AsyncOpenAI(
             base_url=self.base_url, api_key=key or "none", timeout=self.timeout_s, max_retries=0
         ) as client:
-            tasks = [
-                asyncio.create_task(self._ask(client, key, pace, slots, request)) for request in requests
-            ]
+            asking = [self._ask(client, key, pace, slots, request) for request in requests]
+            tasks = [asyncio.create_task(question) for question in asking]
             _, late = await asyncio.wait(tasks, timeout=self.deadline_s)
             for task in late:
                 task.cancel()

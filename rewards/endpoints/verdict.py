@@ -54,18 +54,16 @@ def question(instruction: str, text: str, caption: str) -> str:
     return data.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def instruction_of(clip: Clip) -> str:
+def instruction_of(clip: Clip) -> str | None:
     """How the clip should sound: the prompt's ``instruction``, or else the ``[tags]`` of its text, in order.
 
-    Raises `NodeError` where the prompt has neither.
+    None where the prompt has neither.
     """
     given = clip.meta.get("instruction")
     if isinstance(given, str) and given.strip():
         return given.strip()
     tags = re.findall(r"\[([^\[\]]+)\]", clip.text)
-    if not tags:
-        raise NodeError("the prompt has no instruction: neither meta.instruction nor a [tag] in the text")
-    return "; ".join(tags)
+    return "; ".join(tags) or None
 
 
 def parse_score(answer: str) -> int:

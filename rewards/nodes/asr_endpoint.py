@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.audio import wav_bytes
 from rewards.endpoints.node import EndpointNode
 from rewards.endpoints.request import Body, Request
 from rewards.endpoints.transcript import text_of, tokens_of, words_of
+from rewards.endpoints.wav import wav_bytes
 from rewards.node import Answer, NodeError, Row, Value, option
 from rewards.nodes.whisper import repeats
 from rewards.tags import Kind, confidences_of_heard, tag_weighted_confidence
@@ -22,9 +24,10 @@ class AsrEndpoint(EndpointNode):
     """``.text``: what an ASR behind ``/audio/transcriptions`` hears; ``.loops``: 1 where it repeats itself.
 
     ``gives: logprobs`` adds ``.confidence``, 0 to 1: the weighted geometric mean of the probabilities of the
-    words and tags of ``Clip.text``, where one that isn't heard in its place has the probability ``floor``. An
-    ASR that writes tags itself thereby scores tags: wrong, merged and missing ones have the ``floor``.
-    ``gives: words`` adds ``.words``, the words with their times. Weights and floor are ours.
+    words and tags of ``Clip.text``, where one that isn't heard in its place has the probability ``floor``;
+    and ``.missed``, the number of vocal tags that aren't. That scores tags if the ASR writes them itself,
+    with speakers numbered from 0 in the order in which they appear. ``gives: words`` adds ``.words``, the
+    words with their times. Weights and floor are ours.
     """
 
     gives: str = option(
@@ -39,7 +42,7 @@ class AsrEndpoint(EndpointNode):
     floor: float = option(0.01, "probability of what isn't heard in its place", above=0, at_most=1)
 
     def outputs(self) -> tuple[str, ...]:
-        return ("confidence", "loops") if self.gives == "logprobs" else ("loops",)
+        return ("confidence", "missed", "loops") if self.gives == "logprobs" else ("loops",)
 
     def texts(self) -> tuple[str, ...]:
         return ("text", "words") if self.gives == "words" else ("text",)
@@ -69,22 +72,33 @@ class AsrEndpoint(EndpointNode):
         except NodeError as error:
             return error
         loops = repeats(text) > max(2, repeats(clip.spoken))
-        values: dict[str, Value | NodeError] = {"text": text, "loops": float(loops)}
-        details: dict[str, Any] = {}
+        heard: dict[str, Value | NodeError] = {"text": text, "loops": float(loops)}
         try:
             if self.gives == "words":
-                values["words"] = write_words(words_of(body))
+                heard["words"] = write_words(words_of(body))
             elif self.gives == "logprobs":
-                details["tokens"] = tokens_of(body)
-                values["confidence"] = self._confidence(clip.text, details["tokens"])
+                heard |= self._confidence(clip.text, tokens_of(body))
         except NodeError as error:
-            values["words" if self.gives == "words" else "confidence"] = error
-        return Answer(values, details)
+            added = {*self.outputs(), *self.texts()} - heard.keys()
+            heard |= dict.fromkeys(added, error)
+        return Answer(heard)
 
-    def _confidence(self, text: str, heard: Sequence[tuple[str, float]]) -> float:
+    def _confidence(self, text: str, heard: Sequence[tuple[str, float]]) -> dict[str, float]:
+        tokens = confidences_of_heard(in_order_of_appearance(text), heard, self.floor)
+        missed = [logp <= math.log(self.floor) for kind, logp in tokens if kind == "vocal"]
         weights: dict[Kind, float] = {
             "text": self.text_weight,
             "speaker": self.speaker_weight,
             "vocal": self.vocal_weight,
         }
-        return tag_weighted_confidence(confidences_of_heard(text, heard, self.floor), weights)
+        return {"confidence": tag_weighted_confidence(tokens, weights), "missed": float(sum(missed))}
+
+
+def in_order_of_appearance(text: str) -> str:
+    """``text`` with its speakers numbered from 0 in the order in which they appear."""
+    numbers: dict[str, int] = {}
+    return re.sub(
+        r"<\|speaker:(\d+)\|>",
+        lambda tag: f"<|speaker:{numbers.setdefault(tag[1], len(numbers))}|>",
+        text,
+    )

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rewards.audio import wav_bytes
 from rewards.endpoints.captions import join_captions
 from rewards.endpoints.chat import ChatNode, answer_text, served_model
 from rewards.endpoints.request import Body, Request
+from rewards.endpoints.wav import wav_bytes
 from rewards.node import Answer, NodeError, Row, option
 from rewards.types import Clip
 from rl.errors import ConfigError

@@ -10,43 +10,40 @@ from rewards.endpoints.captions import split_captions
 from rewards.endpoints.chat import ChatNode, answer_text, served_model
 from rewards.endpoints.request import Body, Request
 from rewards.endpoints.verdict import RESPONSE_FORMATS, RUBRIC, instruction_of, parse_score, question
-from rewards.node import Answer, NodeError, Row, option, reads
+from rewards.node import Answer, NodeError, Row, Value, option, reads
 from rewards.types import Clip
 
 
 @dataclass(kw_only=True)
 class JudgeEndpoint(ChatNode):
-    """0 to 1: a language model's score, 0 to 100, of a caption against the instruction, over 100.
+    """A language model's score, 0 to 100, of how far a caption is what the instruction asks for.
 
-    Where the caption node gives several descriptions, each is graded and the mean is taken. One grade that
-    can't be had makes the clip missing: a score is never guessed. A prompt without an instruction is missing.
+    The instruction is the prompt's ``instruction`` or else the ``[tags]`` of its text; a prompt without any
+    asks for nothing and has 100. Where the captioner gives several descriptions, each is graded and the mean
+    is taken. One grade that can't be had makes the clip missing: a score is never guessed.
     """
 
-    of: str = reads("text", "the caption")
+    caption: str = reads("text", "what a captioner says, such as caption.text")
     prompt: str = option(RUBRIC, "the system message; it must ask for a whole number from 0 to 100")
     response_format: str = option(
         "json_schema", "what the server can be held to", choices=tuple(RESPONSE_FORMATS)
     )
 
     def score(self, clips: Sequence[Clip], inputs: Mapping[str, Sequence[Any]]) -> Sequence[Row]:
-        rows: list[Row] = []
-        groups: list[list[Request]] = []
-        for clip, caption in zip(clips, inputs["of"], strict=True):
-            try:
-                groups.append(self._requests(clip, caption))
-                rows.append(0.0)
-            except NodeError as error:
-                groups.append([])
-                rows.append(error)
-        return [_row(bodies) if bodies else row for row, bodies in zip(rows, self.ask(groups), strict=True)]
+        instructions = [instruction_of(clip) for clip in clips]
+        groups = [
+            [] if instruction is None else self._requests(instruction, clip.text, captions)
+            for instruction, clip, captions in zip(instructions, clips, inputs["caption"], strict=True)
+        ]
+        graded = zip(instructions, self.ask(groups), strict=True)
+        return [100.0 if instruction is None else _row(instruction, bodies) for instruction, bodies in graded]
 
-    def _requests(self, clip: Clip, captions: str) -> list[Request]:
-        instruction = instruction_of(clip)
+    def _requests(self, instruction: str, text: str, captions: str) -> list[Request]:
         return [
             self.request(
                 [
                     {"role": "system", "content": self.prompt},
-                    {"role": "user", "content": question(instruction, clip.text, caption)},
+                    {"role": "user", "content": question(instruction, text, caption)},
                 ],
                 response_format=RESPONSE_FORMATS[self.response_format],
             )
@@ -54,15 +51,22 @@ class JudgeEndpoint(ChatNode):
         ]
 
 
-def _row(bodies: Sequence[Body | NodeError]) -> Answer:
+def _row(instruction: str, bodies: Sequence[Body | NodeError]) -> Answer:
     grades = [_grade(body) for body in bodies]
-    scores = [score if isinstance(score, int) else None for _, score in grades]
-    missing = [
-        f"caption {n} of {len(grades)}: {s}" for n, (_, s) in enumerate(grades, 1) if scores[n - 1] is None
-    ]
-    given = [score for score in scores if score is not None]
-    value = NodeError(missing[0]) if missing else sum(given) / len(given) / 100
-    details = {"answers": [answer for answer, _ in grades], "scores": scores, "model": served_model(bodies)}
+    scores = [score for _, score in grades if isinstance(score, int)]
+    failed = [(n, why) for n, (_, why) in enumerate(grades, 1) if isinstance(why, NodeError)]
+    value: Value | NodeError
+    if failed:
+        number, why = failed[0]
+        value = NodeError(f"caption {number} of {len(grades)}: {why}" if len(grades) > 1 else str(why))
+    else:
+        value = sum(scores) / len(scores)
+    details = {
+        "instruction": instruction,
+        "answers": [answer for answer, _ in grades],
+        "scores": [score if isinstance(score, int) else None for _, score in grades],
+        "model": served_model(bodies),
+    }
     return Answer({"": value}, details)
 
 
