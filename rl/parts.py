@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
@@ -11,7 +10,7 @@ from typing import cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from rewards.endpoints.families import shared_bias
+from rewards.endpoints.families import warn_of_shared_bias
 from rewards.graph import RewardGraph, build_graph
 from rl.codec.base import Codec
 from rl.codec.loading import load_codec
@@ -25,8 +24,6 @@ from rollouts.engine import Engine
 from rollouts.store import Split, StepRecord
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, SamplingParams
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -52,8 +49,7 @@ def build_parts(config: RunConfig) -> Parts:
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors)
     policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
-    for warning in shared_bias(judges.nodes, [config.model.path, policy.config.model_type]):
-        log.warning("rewards: %s", warning)
+    warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = load_codec(config.model.codec)
     books = len(codec.codebook_sizes)
     if books != policy.config.num_codebooks:

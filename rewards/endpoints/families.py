@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 
 from rewards.node import Node
 from rewards.nodes.caption_endpoint import CaptionEndpoint
 from rewards.nodes.judge_endpoint import JudgeEndpoint
+
+log = logging.getLogger(__name__)
 
 _FAMILIES = {
     "claude": "claude",
@@ -35,6 +38,12 @@ _FAMILIES = {
 def families(name: str) -> set[str]:
     """The families that a model's name speaks of: two for a distillation, none where it says nothing."""
     return {_FAMILIES[word] for word in re.findall("[a-z]+", name.lower()) if word in _FAMILIES}
+
+
+def warn_of_shared_bias(nodes: Mapping[str, Node], policy: Sequence[str]) -> None:
+    """Log each warning of `shared_bias`."""
+    for warning in shared_bias(nodes, policy):
+        log.warning("rewards: %s", warning)
 
 
 def shared_bias(nodes: Mapping[str, Node], policy: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewards.catalogue import build_node
-from rewards.endpoints.families import families, shared_bias
+from rewards.endpoints.families import families, shared_bias, warn_of_shared_bias
 from rewards.node import Node
 
 
@@ -40,7 +40,7 @@ def nodes(captioner: str, judge: str) -> dict[str, Node]:
     }
 
 
-def test_kin_are_warned_of() -> None:
+def test_kin_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     policy = ["checkpoints/s2", "fish_qwen3_omni"]
     assert shared_bias(nodes("voxtral-mini", "gpt-oss-20b"), policy) == []
     (alone,) = shared_bias(nodes("Qwen3-Omni", "gpt-oss-20b"), policy)
@@ -48,3 +48,5 @@ def test_kin_are_warned_of() -> None:
     (pair,) = shared_bias(nodes("Qwen3-Omni", "qwen-max"), ["checkpoints/step-audio-3"])
     assert pair.startswith("the captioner described and the judge graded are both of the family qwen")
     assert len(shared_bias(nodes("Qwen3-Omni", "qwen-max"), policy)) == 3
+    warn_of_shared_bias(nodes("Qwen3-Omni", "gpt-oss-20b"), policy)
+    assert [record.getMessage() for record in caplog.records] == [f"rewards: {alone}"]
