@@ -57,7 +57,7 @@ def docs() -> str:
 
 @dataclass
 class Reply:
-    """What the loopback server answers: then or never (``hang``), whole or cut off by a reset (``reset``)."""
+    """What the loopback server answers: at once or never (``hang``), whole or cut by a reset (``reset``)."""
 
     body: bytes
     status: int = 200
@@ -94,6 +94,7 @@ class Loopback:
                 reply = loopback.reply(asked)
                 if reply.hang:
                     loopback.ended.wait()
+                    return
                 self.send_response(reply.status)
                 for name, value in {"content-type": "application/json", **reply.headers}.items():
                     self.send_header(name, value)
