@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rewards.endpoints.families import warn_of_shared_bias
 from rewards.graph import RewardGraph, build_graph
 from rl.codec.base import Codec
 from rl.codec.loading import load_codec
@@ -48,6 +49,7 @@ def build_parts(config: RunConfig) -> Parts:
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors)
     policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = load_codec(config.model.codec)
     books = len(codec.codebook_sizes)
     if books != policy.config.num_codebooks:

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rewards.acoustics import measure
 from rewards.catalogue import node_class, node_types
-from rewards.graph import build_graph
+from rewards.graph import RewardGraph, build_graph
 from rewards.types import Clip
 from rl.config import load_config, shipped_configs
 
 RECIPES = sorted(path.stem for path in (shipped_configs() / "rewards").glob("*.yaml"))
 
 
+def recipe_graph(recipe: str, loopback: Any) -> RewardGraph:
+    """A shipped recipe, its endpoints on the loopback server and without a cache."""
+    config = asdict(load_config("grpo_tiny", [f"rewards.recipe={recipe}"]).rewards)
+    for node in config["nodes"].values():
+        if node is not None and "base_url" in node:
+            node |= {"base_url": loopback.base_url, "cache": None}
+    return build_graph(config)
+
+
+def heard(loopback: Any, *tokens: tuple[str, float]) -> Any:
+    """A transcription with the probabilities of its tokens."""
+    rows = [{"token": token, "logprob": math.log(p)} for token, p in tokens]
+    return loopback.json({"text": "".join(token for token, _ in tokens).strip(), "logprobs": rows})
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipe(recipe: str, speech: list[Clip], noise: np.ndarray) -> None:
-    graph = build_graph(asdict(load_config("grpo_tiny", [f"rewards.recipe={recipe}"]).rewards))
+def test_recipe(recipe: str, speech: list[Clip], noise: np.ndarray, loopback: Any) -> None:
+    transcript = heard(loopback, *((f"{word} ", 0.9) for word in speech[0].spoken.split()))
+    verdict = loopback.chat('{"reason": "", "score": 80}')
+    loopback.reply = lambda asked: transcript if "audio" in asked.path else verdict
+    graph = recipe_graph(recipe, loopback)
     right = speech[0]
-    wrong = replace(right, spoken=speech[1].spoken)
+    wrong = replace(right, text=speech[1].text, spoken=speech[1].spoken)
     silent = replace(right, audio=np.zeros_like(right.audio))
     broken = replace(right, audio=np.full_like(right.audio, np.nan))
     hiss = replace(right, audio=noise)
@@ -32,13 +53,43 @@ def test_recipe(recipe: str, speech: list[Clip], noise: np.ndarray) -> None:
     np.testing.assert_array_equal(np.isnan(scores.total), [False, False, False, True, False])
 
 
-def test_step_audio_formula(speech: list[Clip]) -> None:
-    graph = build_graph(asdict(load_config("grpo_tiny", ["rewards.recipe=step_audio_3"]).rewards))
-    scores = graph.score([speech[0], replace(speech[0], spoken="She gave him a small blue vase.")])
-    error = scores.values["error"]
-    assert error[0] == 0
-    assert 0 < error[1] <= 0.5
-    np.testing.assert_allclose(scores.total, np.exp(-3 * error))
+def test_step_audio_total_by_hand(speech: list[Clip], loopback: Any) -> None:
+    """Whisper hears "she gave him a small red box": 28 characters."""
+    grades = {"seed 0": 70, "seed 1": 80, "seed 2": 90, "seed 3": 96}  # mean 84
+
+    def reply(asked: Any) -> Any:
+        if asked.body["model"].startswith("mistralai"):
+            return loopback.chat(f"seed {asked.body['seed']}")
+        shown = json.loads(asked.body["messages"][1]["content"])
+        assert shown["instruction"] == "Speak calmly."
+        return loopback.chat(json.dumps({"reason": "", "score": grades[shown["caption"]]}))
+
+    loopback.reply = reply
+    meta = {"instruction": "Speak calmly."}
+    spoken = [speech[0].spoken, "She gave him a small red", "She gave him a", "She gave him a small"]
+    clips = [replace(speech[0], spoken=text, meta=meta) for text in spoken]
+    scores = recipe_graph("step_audio_3", loopback).score(clips)
+    np.testing.assert_array_equal(scores.values["instruction"], 84.0)
+    error = np.array([0, 4 / 24, 14 / 14, 8 / 20])
+    np.testing.assert_array_equal(scores.values["error"], error)
+    expected = np.where(error <= 0.5, 0.84 * np.exp(-3 * error), 0)
+    np.testing.assert_allclose(scores.total, expected, rtol=1e-15)
+    assert len(loopback.asked) == 4 * (4 + 4)
+
+
+def test_fish_total_by_hand(speech: list[Clip], loopback: Any) -> None:
+    transcript = heard(
+        loopback, ("<|speaker:0|>", 0.9), ("[slow]", 0.8), (" She gave", 0.5), (" him a small red box.", 0.7)
+    )
+    loopback.reply = lambda asked: transcript
+    texts = ["<|speaker:0|>[slow] She gave him a small red box.", "<|speaker:0|>[loud] She gave him"]
+    clips = [replace(speech[0], text=text) for text in texts]
+    scores = recipe_graph("fish_s2", loopback).score(clips)
+    # weights: speaker 4, vocal 2, each word 1; what isn't heard has 0.01
+    right = (0.9**4 * 0.8**2 * 0.5**2 * 0.7**5) ** (1 / 13)
+    wrong = (0.9**4 * 0.01**2 * 0.5**2 * 0.7) ** (1 / 9) - 0.2 * 1
+    rest = scores.values["quality"] + scores.values["voice"]
+    np.testing.assert_allclose(scores.total - rest, [right, wrong], rtol=1e-12)
 
 
 def test_step_audio_formula_with_the_embedded_judge(speech: list[Clip]) -> None:
