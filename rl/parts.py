@@ -46,7 +46,7 @@ def build_parts(config: RunConfig) -> Parts:
     Raises `ConfigError` or `CheckpointError`.
     """
     graph = build_graph(asdict(config.rewards))
-    judges = build_graph(asdict(config.rewards), config.evaluation.monitors)
+    judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
     policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
     codec = load_codec(config.model.codec)
     books = len(codec.codebook_sizes)
