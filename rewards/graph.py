@@ -126,11 +126,13 @@ def build_graph(
     for name in declared & used_nodes:
         raise ConfigError(f"rewards.total: depends on {keys[name]}, a monitor; use another output instead")
     gates = tuple(name for name in order if nodes[name].gate and name not in declared)
+    shared = pools or {}
     for name in _idle(nodes, inputs, (*used_nodes, *declared, *gates)):
-        log.warning(
-            "%s: neither the total nor another node uses it; set monitor: true, or the node to null to save its "
-            "time", keys[name],
-        )  # fmt: skip
+        if name not in shared:  # else it was said before
+            log.warning(
+                "%s: neither the total nor another node uses it; set monitor: true, or the node to null to save "
+                "its time", keys[name],
+            )  # fmt: skip
     outputs = tuple(full_name(name, output) for name in nodes for output in nodes[name].outputs())
     return RewardGraph(
         nodes={name: nodes[name] for name in order},
@@ -141,7 +143,7 @@ def build_graph(
         gates=gates,
         max_missing=float(max_missing),
         pools={
-            name: (pools or {}).get(name)
+            name: shared.get(name)
             or Pool(nodes[name], run_options(options[name].get("run"), f"{keys[name]}.run"), keys[name])
             for name in order
         },

@@ -77,9 +77,9 @@ def sample_and_score(
     sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
         parts.engine.generate(prompts, samples, sampling, seed),
+        prompts,
         parts.codec,
         graph,
-        group_size=samples,
         step=step,
         split=split,
         config_hash=config_hash(config),
