@@ -18,7 +18,6 @@ import rewards.nodes
 from rewards.node import Node
 from rl.errors import ConfigError
 
-
 OF_ALL = ("monitor", "run")
 """Options that every node has and that the graph reads."""
 

@@ -121,18 +121,21 @@ def _value(tree: ast.expr, values: Mapping[str, np.ndarray]) -> Any:
 def _check_constants(tree: ast.expr, key: str) -> None:
     """Refuse what has the same infinite or undefined value for every clip, such as 1e999, log(0) or x/0."""
     for part in ast.walk(tree):
-        if isinstance(part, ast.expr) and not isinstance(part, ast.Name) and not _outputs(part):
-            if not np.isfinite(_value(part, {})):
-                raise ConfigError(f"{key}: {ast.unparse(part)!r} isn't a finite number; use another constant")
-        elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div) and not _outputs(part.right):
-            if _value(part.right, {}) == 0:
-                raise ConfigError(f"{key}: {ast.unparse(part)!r} divides by zero")
+        if isinstance(part, ast.expr) and _is_constant(part) and not np.isfinite(_value(part, {})):
+            raise ConfigError(f"{key}: {ast.unparse(part)!r} isn't a finite number; use another constant")
+        if (
+            isinstance(part, ast.BinOp)
+            and isinstance(part.op, ast.Div)
+            and _is_constant(part.right)
+            and _value(part.right, {}) == 0
+        ):
+            raise ConfigError(f"{key}: {ast.unparse(part)!r} divides by zero")
 
 
-def _outputs(tree: ast.expr) -> bool:
-    """Whether any output is read in it."""
+def _is_constant(tree: ast.expr) -> bool:
+    """Whether no output is read in it, and it isn't the name of a function."""
     called = {id(part.func) for part in ast.walk(tree) if isinstance(part, ast.Call)}
-    return any(isinstance(part, ast.Name) and id(part) not in called for part in ast.walk(tree))
+    return not any(isinstance(part, ast.Name) and id(part) not in called for part in ast.walk(tree))
 
 
 class _Resolver(ast.NodeTransformer):

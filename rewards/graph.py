@@ -129,10 +129,7 @@ def build_graph(
     shared = pools or {}
     for name in _idle(nodes, inputs, (*used_nodes, *declared, *gates)):
         if name not in shared:  # else it was said before
-            log.warning(
-                "%s: neither the total nor another node uses it; set monitor: true, or the node to null to save "
-                "its time", keys[name],
-            )  # fmt: skip
+            log.warning("%s: nothing uses it; set monitor: true, or the node to null", keys[name])
     outputs = tuple(full_name(name, output) for name in nodes for output in nodes[name].outputs())
     return RewardGraph(
         nodes={name: nodes[name] for name in order},

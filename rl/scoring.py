@@ -41,12 +41,10 @@ def score_rollouts(
         while some := list(islice(coming, DECODED_AT_ONCE)):
             for rollout, wave in zip(some, codec.decode_batch([r.codes for r in some]), strict=True):
                 came.append((rollout, quantise(wave)))
-                stream.submit(_clip(*came[-1], codec))
+                stream.submit(clip_of(*came[-1], codec.sample_rate))
         scored = dict(stream.rows())
     groups = {prompt.id: group for group, prompt in enumerate(prompts)}
-    order = sorted(
-        range(len(came)), key=lambda i: (groups[came[i][0].prompt.id], came[i][0].sample_index)
-    )
+    order = sorted(range(len(came)), key=lambda i: (groups[came[i][0].prompt.id], came[i][0].sample_index))
     scores = Scores.of([scored[i] for i in order], graph.output_names)
     ordered = [came[i] for i in order]
     return StepRecord(
@@ -66,7 +64,11 @@ def score_rollouts(
     )
 
 
-def _clip(rollout: Rollout, audio: np.ndarray, codec: Codec) -> Clip:
+def clip_of(rollout: Rollout, audio: np.ndarray, sample_rate: int) -> Clip:
+    """What the reward nodes see of ``rollout``, decoded to ``audio``. Raises `PromptError`.
+
+    The voice asked for is read from the file ``reference_audio`` of the prompt's meta, where it names one.
+    """
     prompt = rollout.prompt
     meta: dict[str, Any] = {
         **prompt.meta,
@@ -76,7 +78,7 @@ def _clip(rollout: Rollout, audio: np.ndarray, codec: Codec) -> Clip:
     reference, rate = None, None
     if "reference_audio" in prompt.meta:
         reference, rate = _read_audio(prompt.meta["reference_audio"])
-    return Clip(audio, codec.sample_rate, prompt.text, prompt.spoken, reference, rate, meta)
+    return Clip(audio, sample_rate, prompt.text, prompt.spoken, reference, rate, meta)
 
 
 @lru_cache(maxsize=256)

@@ -36,14 +36,15 @@ class RunOptions:
         None, "a batch that takes longer is missing, and its worker is replaced; null: no deadline", above=0
     )
     num_cpus: float | None = option(
-        None, "cores for each worker: torch's threads, and what Ray reserves; null: torch's own, 1 on Ray",
+        None,
+        "cores for each worker: torch's threads, which Ray also reserves; null: torch's default, on Ray 1",
         above=0,
-    )  # fmt: skip
+    )
     num_gpus: float = option(0.0, "GPUs that Ray reserves for each actor, in parts too", at_least=0)
 
 
 def run_options(block: Any, key: str) -> RunOptions:
-    """The checked options of a ``run:`` block; None means the defaults. Raises `ConfigError`, naming ``key``."""
+    """The checked options of a ``run:`` block; None means the defaults. Raises `ConfigError`."""
     if block is None:
         return RunOptions()
     if not isinstance(block, Mapping):
@@ -51,6 +52,8 @@ def run_options(block: Any, key: str) -> RunOptions:
     options = RunOptions(**checked_options(RunOptions, block, key, "a run block"))
     for name, places in _NEEDS.items():
         if name in block and options.where not in places:
-            raise ConfigError(f"{key}.{name}: has no meaning with where: {options.where}; it needs where: "
-                              f"{' or '.join(places)}")  # fmt: skip
+            needed = " or ".join(places)
+            raise ConfigError(
+                f"{key}.{name}: has no meaning with where: {options.where}; it needs where: {needed}"
+            )
     return options

@@ -31,14 +31,15 @@ class Pool:
         return bool(self._idle)
 
     def start(self) -> None:
-        """Bring the pool to its size and wait until every worker has its models. Raises what loading raises."""
+        """Bring the pool to its size and wait for the workers' models. Raises what loading raises."""
         self._fill()
         loading = {worker.ready for worker in self._idle}
         while late := wait(loading, PATIENCE).not_done:
             log.warning(
-                "%s: %d of %d workers are still loading; Ray's wait until their num_cpus and num_gpus are free",
-                self.key, len(late), self.options.workers,
-            )  # fmt: skip
+                "%s: %d workers still aren't there; Ray's wait until their num_cpus and num_gpus are free",
+                self.key,
+                len(late),
+            )
         for future in loading:
             future.result()
 

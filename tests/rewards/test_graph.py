@@ -218,7 +218,7 @@ def test_an_overridden_total_leaves_the_other_nodes_as_monitors(caplog: pytest.L
     g = graph("loud", loud=LEVEL, echo=ECHO)
     assert g.monitors == ("echo.length", "echo.half")
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "rewards.nodes.echo: neither the total nor another node uses it" in caplog.text
+    assert "rewards.nodes.echo: nothing uses it; set monitor: true" in caplog.text
 
 
 def test_what_serves_a_monitor_is_used(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rewards.graph import RewardGraph, build_graph
+from rewards.run.options import RunOptions
 from rewards.types import Clip, Scores
 from rl.errors import CheckpointError, ConfigError
 
@@ -176,7 +178,7 @@ def test_a_batch_is_a_window_of_the_order_wherever_it_runs(place: dict[str, Any]
     np.testing.assert_array_equal(expected.total, [0, 2, 4, 6, np.nan, 10, 12, 14])
     assert [d["a"]["batch"] for d in expected.details if d] == [
         batch for batch in (texts[:3], texts[3:6], texts[6:]) for text in batch if "refuse" not in text
-    ]  # fmt: skip
+    ]
     assert_equal(scores(**place), expected)
 
 
@@ -378,11 +380,11 @@ def test_workers_lent_to_one_stream_are_not_there_for_another() -> None:
         ({"where": "gpu"}, 'odd.run.where: must be inline or thread or ray, not "gpu"'),
         ({"where": "ray", "workers": 0}, "odd.run.workers: must be a whole number at least 1, not 0"),
         ({"batch_size": 0}, "odd.run.batch_size: must be a whole number at least 1, not 0"),
-        ({"max_seconds": 5}, "odd.run.max_seconds: has no meaning with where: inline; it needs where: thread or"),
+        ({"max_seconds": 5}, "odd.run.max_seconds: has no meaning with where: inline; it needs where: th"),
         ({"where": "thread", "num_gpus": 1}, "odd.run.num_gpus: has no meaning with where: thread; it needs"),
         ({"where": "ray", "max_seconds": 0}, "odd.run.max_seconds: must be a number above 0, or null, not 0"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(run: Any, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         graph("odd", odd={"type": "placed.odd", "run": run})
@@ -390,10 +392,6 @@ def test_what_is_refused(run: Any, words: str) -> None:
 
 
 def test_every_run_option_is_documented(docs: str) -> None:
-    from dataclasses import fields
-
-    from rewards.run.options import RunOptions
-
     section = docs.partition("## Where a node runs")[2].partition("\n## ")[0]
     for field in fields(RunOptions):
         assert f"`{field.name}`" in section
