@@ -55,7 +55,9 @@ class RewardGraph:
     def warm_up(self) -> None:
         """Start every node's workers and load its models now rather than at the first clip."""
         for pool in self.pools.values():
-            pool.start()
+            pool.fill()
+        for pool in self.pools.values():
+            pool.wait_until_loaded()
 
     def stream(self) -> Stream:
         """Score clips as they come: ``with graph.stream() as stream: stream.submit(clip); stream.scores()``.
@@ -79,7 +81,7 @@ class RewardGraph:
             return stream.scores()
 
     def close(self) -> None:
-        """End the workers and free their models; the next clip starts them again."""
+        """End the workers, Ray's actors with them; the next clip starts new ones."""
         for pool in self.pools.values():
             pool.close()
 

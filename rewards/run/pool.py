@@ -30,9 +30,13 @@ class Pool:
         """Whether `lend` has a worker to give."""
         return bool(self._idle)
 
-    def start(self) -> None:
-        """Bring the pool to its size and wait for the workers' models. Raises what loading raises."""
-        self._fill()
+    def fill(self) -> None:
+        """Bring the pool to its size; the new workers begin to load their models."""
+        while len(self._idle) + len(self._busy) < self.options.workers:
+            self._idle.append(self._new_worker())
+
+    def wait_until_loaded(self) -> None:
+        """Wait until the free workers have their models. Raises what loading raises."""
         loading = {worker.ready for worker in self._idle}
         while late := wait(loading, PATIENCE).not_done:
             log.warning(
@@ -44,8 +48,9 @@ class Pool:
             future.result()
 
     def lend(self) -> Worker:
-        """A free worker, for one call."""
-        worker = self._idle.pop()
+        """A free worker, for one call: one that has its models, if there is any."""
+        worker = next((worker for worker in self._idle if worker.ready.done()), self._idle[0])
+        self._idle.remove(worker)
         self._busy.append(worker)
         return worker
 
@@ -57,22 +62,18 @@ class Pool:
     def replace(self, worker: Worker) -> None:
         """Give up a lent worker that hangs or died; a new one begins to load."""
         self.discard(worker)
-        self._fill()
+        self.fill()
 
     def discard(self, worker: Worker) -> None:
-        """Give up a lent worker; the next `start` makes up for it."""
+        """Give up a lent worker; the next `fill` makes up for it."""
         self._busy.remove(worker)
         worker.leave()
 
     def close(self) -> None:
-        """End all workers. `start` begins anew."""
+        """End all workers; `fill` begins anew."""
         for worker in (*self._idle, *self._busy):
             worker.leave()
         self._idle, self._busy = [], []
-
-    def _fill(self) -> None:
-        while len(self._idle) + len(self._busy) < self.options.workers:
-            self._idle.append(self._new_worker())
 
     def _new_worker(self) -> Worker:
         options = self.options

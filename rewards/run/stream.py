@@ -109,6 +109,7 @@ class Stream:
 
         What is incomplete waits for more clips until `rows` or `scores` say that there are none.
         """
+        assert not self._ended, "the input has ended"
         index = len(self._samples)
         self._samples.append(Sample(clip))
         self._left.append(len(self._lanes))
