@@ -60,7 +60,8 @@ def _relay(reference: Any) -> Future:
         elif isinstance(error, RayTaskError):
             answer.set_exception(error.cause)
         elif isinstance(error, RayError):
-            answer.set_exception(WorkerDied(f"a Ray actor died: {str(error).partition(chr(10))[0]}"))
+            # Ray's text begins with generalities and ends with the cause
+            answer.set_exception(WorkerDied(f"a Ray actor died: {str(error).strip().splitlines()[-1]}"))
         else:
             answer.set_exception(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -104,20 +105,22 @@ ACTORS = {"where": "ray", "workers": 2, "num_cpus": 0.5}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The package `placed`, on the path of this process and of the Ray workers that it starts."""
     folder = tmp_path_factory.mktemp("nodes")
     (folder / "placed").mkdir()
     for name, source in NODES.items():
         (folder / "placed" / f"{name}.py").write_text(source)
     sys.path.insert(0, str(folder))
-    yield
+    yield folder
     sys.path.remove(str(folder))
 
 
 @pytest.fixture(scope="module")
-def cluster(nodes: None) -> Iterator[None]:
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+def cluster(nodes: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(nodes), prepend=os.pathsep)  # its workers inherit it
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
