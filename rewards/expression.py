@@ -171,7 +171,7 @@ class _Resolver(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if type(node.value) not in (int, float):
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
             raise ConfigError(f"{self.key}: {node.value!r} is no number; outputs are written without quotes")
         if not abs(node.value) <= sys.float_info.max:
             raise ConfigError(f"{self.key}: {ast.unparse(node)[:20]!r} is too large for a number")

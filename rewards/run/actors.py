@@ -25,9 +25,9 @@ class ActorWorker:
     def __init__(self, node: Node, options: RunOptions) -> None:
         if not ray.is_initialized():
             ray.init(include_dashboard=False)
-        self._actor: Any = _Scorer.options(
-            num_cpus=1 if options.num_cpus is None else options.num_cpus, num_gpus=options.num_gpus
-        ).remote(node)
+        cpus = 1 if options.num_cpus is None else options.num_cpus
+        actor = ray.remote(_Scorer).options(num_cpus=cpus, num_gpus=options.num_gpus)
+        self._actor: Any = actor.remote(node)
         self.ready: Future[None] = _relay(self._actor.load.remote())
 
     def call(self, clips: Sequence[Clip], columns: Columns) -> Future[Sequence[Row]]:
@@ -37,7 +37,6 @@ class ActorWorker:
         ray.kill(self._actor)
 
 
-@ray.remote
 class _Scorer:
     def __init__(self, node: Node) -> None:
         self.node = node
