@@ -18,6 +18,9 @@ import rewards.nodes
 from rewards.node import Node
 from rl.errors import ConfigError
 
+OF_ALL = ("monitor", "run")
+"""Options that every node has and that the graph reads."""
+
 
 def node_types() -> list[str]:
     """The types that ship with Auralign: the file names in `rewards.nodes`."""
@@ -65,19 +68,8 @@ def build_node(options: Mapping[str, Any], key: str) -> Node:
     if not isinstance(options["type"], str):
         raise ConfigError(f"{key}.type: must be text, not {show(options['type'])}")
     kind = node_class(options["type"], f"{key}.type")
-    hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in fields(kind) if f.init}
-    values = {}
-    for name, value in options.items():
-        if name in ("type", "monitor"):
-            continue
-        if name not in known:
-            hint = suggest(str(name), [*known, "monitor"])
-            raise ConfigError(f"{key}.{name}: a {options['type']} node has no such option; {hint}")
-        values[name] = _checked(value, hints[name], known[name].metadata, f"{key}.{name}")
-    for name, f in known.items():
-        if name not in values and f.default is MISSING and f.default_factory is MISSING:
-            raise ConfigError(f"{key}.{name}: must be set ({f.metadata['help']})")
+    own = {name: value for name, value in options.items() if name not in ("type", *OF_ALL)}
+    values = checked_options(kind, own, key, f"a {options['type']} node", OF_ALL)
     if kind.requires is not None:
         module, extra = kind.requires
         if importlib.util.find_spec(module) is None:
@@ -88,6 +80,28 @@ def build_node(options: Mapping[str, Any], key: str) -> Node:
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
     return node
+
+
+def checked_options(
+    kind: type, options: Mapping[str, Any], key: str, what: str, further: Collection[str] = ()
+) -> dict[str, Any]:
+    """``options`` as the fields of the dataclass ``kind`` want them; ``what`` it is called in messages.
+
+    ``further`` names are offered where a name is wrong. Raises `ConfigError`, naming the key.
+    """
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind) if f.init}
+    values = {}
+    for name, value in options.items():
+        if name not in known:
+            raise ConfigError(
+                f"{key}.{name}: {what} has no such option; {suggest(str(name), [*known, *further])}"
+            )
+        values[name] = _checked(value, hints[name], known[name].metadata, f"{key}.{name}")
+    for name, f in known.items():
+        if name not in values and f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{key}.{name}: must be set ({f.metadata['help']})")
+    return values
 
 
 def suggest(name: str, known: Collection[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -75,10 +76,7 @@ class Expression:
         Elsewhere the result may be infinite or NaN (``log(0)``, ``1/0``).
         """
         used = {name: np.asarray(values[name], np.float64) for name in self.names}
-        evaluator = simpleeval.SimpleEval(operators=_OPERATORS, functions=FUNCTIONS, names=used)
-        evaluator.nodes[ast.Constant] = lambda node: np.float64(node.value)
-        with np.errstate(all="ignore"):
-            result = evaluator.eval(self.text, previously_parsed=self.tree)
+        result = _value(self.tree, used)
         missing = np.any([np.isnan(value) for value in used.values()], axis=0)
         return np.where(missing, np.nan, result)
 
@@ -105,11 +103,39 @@ def parse_expression(text: str, resolve: Callable[[str], str], key: str) -> Expr
         )
     expression = Expression(text, tuple(dict.fromkeys(names)), tree)
     try:
+        _check_constants(tree, key)
         expression.evaluate({name: np.ones(2) for name in expression.names})
     except (TypeError, simpleeval.InvalidExpression) as error:
         problem = str(error).replace("<lambda>()", "a function")
         raise ConfigError(f"{key}: {text!r} can't be evaluated ({problem})") from error
     return expression
+
+
+def _value(tree: ast.expr, values: Mapping[str, np.ndarray]) -> Any:
+    evaluator = simpleeval.SimpleEval(operators=_OPERATORS, functions=FUNCTIONS, names=values)
+    evaluator.nodes[ast.Constant] = lambda node: np.float64(node.value)
+    with np.errstate(all="ignore"):
+        return evaluator.eval("", previously_parsed=tree)
+
+
+def _check_constants(tree: ast.expr, key: str) -> None:
+    """Refuse what has the same infinite or undefined value for every clip, such as 1e999, log(0) or x/0."""
+    for part in ast.walk(tree):
+        if isinstance(part, ast.expr) and _is_constant(part) and not np.isfinite(_value(part, {})):
+            raise ConfigError(f"{key}: {ast.unparse(part)!r} isn't a finite number; use another constant")
+        if (
+            isinstance(part, ast.BinOp)
+            and isinstance(part.op, ast.Div)
+            and _is_constant(part.right)
+            and _value(part.right, {}) == 0
+        ):
+            raise ConfigError(f"{key}: {ast.unparse(part)!r} divides by zero")
+
+
+def _is_constant(tree: ast.expr) -> bool:
+    """Whether no output is read in it, and it isn't the name of a function."""
+    called = {id(part.func) for part in ast.walk(tree) if isinstance(part, ast.Call)}
+    return not any(isinstance(part, ast.Name) and id(part) not in called for part in ast.walk(tree))
 
 
 class _Resolver(ast.NodeTransformer):
@@ -145,8 +171,10 @@ class _Resolver(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if type(node.value) not in (int, float):
+        if isinstance(node.value, bool) or not isinstance(node.value, int | float):
             raise ConfigError(f"{self.key}: {node.value!r} is no number; outputs are written without quotes")
+        if not abs(node.value) <= sys.float_info.max:
+            raise ConfigError(f"{self.key}: {ast.unparse(node)[:20]!r} is too large for a number")
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:

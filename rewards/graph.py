@@ -5,15 +5,17 @@ from __future__ import annotations
 import graphlib
 import keyword
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
-
-import numpy as np
 
 from rewards.catalogue import build_node, show, suggest
 from rewards.expression import Expression, parse_expression
-from rewards.node import Answer, Node, NodeError, Row
+from rewards.node import Node
+from rewards.run.options import run_options
+from rewards.run.pool import Pool
+from rewards.run.sample import full_name
+from rewards.run.stream import Stream
 from rewards.types import Clip, Scores
 from rl.errors import ConfigError
 
@@ -37,20 +39,35 @@ class RewardGraph:
     gates: tuple[str, ...]
     """Nodes that close on a clip, whatever the total says."""
     max_missing: float
-    _loaded: bool = field(default=False, init=False, repr=False)
+    pools: dict[str, Pool]
+    """What scores each node's batches."""
 
     def components(self) -> tuple[str, ...]:
         """The outputs that the total names, in its order."""
         return self.total.names
 
-    def warm_up(self) -> None:
-        """Load every node's models now rather than at the first `score`."""
-        if not self._loaded:
-            for node in self.nodes.values():
-                node.load()
-            self._loaded = True
+    def before(self, name: str) -> set[str]:
+        """The nodes that are done with a clip before this one is asked: those it reads, and the gates."""
+        order = list(self.nodes)
+        gates = {gate for gate in self.gates if order.index(gate) < order.index(name)}
+        return gates | {source.partition(".")[0] for source in self.inputs[name].values()}
 
-    def score(self, clips: Sequence[Clip]) -> Scores:
+    def warm_up(self) -> None:
+        """Start every node's workers and load its models now rather than at the first clip."""
+        for pool in self.pools.values():
+            pool.fill()
+        for pool in self.pools.values():
+            pool.wait_until_loaded()
+
+    def stream(self) -> Stream:
+        """Score clips as they come: ``with graph.stream() as stream: stream.submit(clip); stream.scores()``.
+
+        One stream at a time: it has the use of all workers. What holds for `score` holds for it.
+        """
+        self.warm_up()
+        return Stream(self)
+
+    def score(self, clips: Iterable[Clip]) -> Scores:
         """Values, total, reasons and details of ``clips``, in their order; each as if it were scored alone.
 
         A clip that a gate closes on isn't shown to the other nodes; its total is the gate's floor. A value
@@ -58,110 +75,29 @@ class RewardGraph:
         samples are missing altogether: they are a codec's fault, not the policy's. An exception that is not
         a `NodeError` propagates, with a note that names the node.
         """
-        self.warm_up()
-        batch = _Batch(self, clips)
-        for name in self.nodes:
-            batch.run(name)
-        return batch.scores()
+        with self.stream() as stream:
+            for clip in clips:
+                stream.submit(clip)
+            return stream.scores()
+
+    def close(self) -> None:
+        """End the workers, Ray's actors with them; the next clip starts new ones."""
+        for pool in self.pools.values():
+            pool.close()
 
 
-class _Batch:
-    """The state of one `RewardGraph.score`."""
-
-    def __init__(self, graph: RewardGraph, clips: Sequence[Clip]) -> None:
-        self.graph, self.clips = graph, clips
-        size = len(clips)
-        self.values = {name: np.full(size, np.nan) for name in graph.output_names}
-        self.texts: dict[str, list[str | None]] = {}
-        self.reasons: list[dict[str, str]] = [{} for _ in clips]
-        self.details: list[dict[str, dict[str, Any]]] = [{} for _ in clips]
-        self.floor = np.full(size, np.nan)
-        self.closed = ["" if np.isfinite(clip.audio).all() else "the audio isn't finite" for clip in clips]
-
-    def run(self, name: str) -> None:
-        """Score one node on the clips that are open and have its inputs."""
-        node, inputs = self.graph.nodes[name], self.graph.inputs[name]
-        for text in node.texts():
-            self.texts[_full(name, text)] = [None] * len(self.clips)
-        asked = []
-        for b in range(len(self.clips)):
-            reason = self.closed[b] or self._lacks(b, inputs.values())
-            if reason:
-                self._missing(b, name, reason)
-            else:
-                asked.append(b)
-        if not asked:
-            return
-        columns = {key: [self._read(source, b) for b in asked] for key, source in inputs.items()}
-        try:
-            rows = node.score([self.clips[b] for b in asked], columns)
-        except Exception as error:
-            error.add_note(f"in the reward node {name} ({type(node).__name__})")
-            raise
-        for b, row in zip(asked, rows, strict=True):
-            self._take(b, name, row)
-            if name in self.graph.gates and self.values[name][b] == 0:
-                self.closed[b] = f"gated by {name}: {self.details[b][name]['failed']}"
-                self.floor[b] = node.floor  # type: ignore[attr-defined]
-
-    def scores(self) -> Scores:
-        total = self.graph.total.evaluate(self.values)
-        gated = ~np.isnan(self.floor)
-        for b in np.flatnonzero(~gated):
-            needed = [
-                name for name in (*self.graph.gates, *self.graph.total.names) if name in self.reasons[b]
-            ]
-            if needed:
-                total[b] = np.nan
-                self.reasons[b]["total"] = f"needs {needed[0]}: {self.reasons[b][needed[0]]}"
-            elif not np.isfinite(total[b]):
-                self.reasons[b]["total"] = f"the expression gives {total[b]}"
-                total[b] = np.nan
-        total[gated] = self.floor[gated]
-        return Scores(self.values, total, self.reasons, self.details, gated)
-
-    def _read(self, source: str, b: int) -> float | str | None:
-        return self.texts[source][b] if source in self.texts else float(self.values[source][b])
-
-    def _lacks(self, b: int, sources: Any) -> str:
-        for source in sources:
-            if source in self.reasons[b]:
-                return f"needs {source}: {self.reasons[b][source]}"
-        return ""
-
-    def _missing(self, b: int, name: str, reason: str) -> None:
-        node = self.graph.nodes[name]
-        for output in (*node.outputs(), *node.texts()):
-            self.reasons[b][_full(name, output)] = reason
-
-    def _take(self, b: int, name: str, row: Row) -> None:
-        node = self.graph.nodes[name]
-        if isinstance(row, NodeError):
-            self._missing(b, name, str(row))
-            return
-        answer = row if isinstance(row, Answer) else Answer({"": row})
-        details = dict(answer.details)
-        for output in (*node.outputs(), *node.texts()):
-            full, value = _full(name, output), answer.values[output]
-            if isinstance(value, NodeError):
-                self.reasons[b][full] = str(value)
-            elif full in self.texts:
-                self.texts[full][b] = details[output] = str(value)
-            elif np.isfinite(float(value)):
-                self.values[full][b] = value
-            else:
-                self.reasons[b][full] = f"the node gave {value}"
-        if details:
-            self.details[b][name] = details
-
-
-def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = None) -> RewardGraph:
+def build_graph(
+    config: Mapping[str, Any],
+    monitors: Mapping[str, Any] | None = None,
+    pools: Mapping[str, Pool] | None = None,
+) -> RewardGraph:
     """Check a ``rewards:`` block and build its graph; models are loaded later.
 
     ``config`` has ``nodes`` (options by node name; null takes a recipe's node out), ``total`` and
     ``max_missing``; ``monitors`` are further nodes, as in ``evaluation.monitors``, that can't be part of the
     total. Every node runs: those that the total doesn't use are monitors, whether or not they say
-    ``monitor: true``. Raises `ConfigError`.
+    ``monitor: true``. ``pools``: of another graph of the same ``config``, whose workers this one is to use as
+    well. Raises `ConfigError`.
     """
     for key in config:
         if key not in _KEYS:
@@ -192,10 +128,11 @@ def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = 
     for name in declared & used_nodes:
         raise ConfigError(f"rewards.total: depends on {keys[name]}, a monitor; use another output instead")
     gates = tuple(name for name in order if nodes[name].gate and name not in declared)
-    idle = [name for name in nodes if name not in used_nodes and name not in declared and name not in gates]
-    if idle:
-        log.info("rewards.total doesn't use %s: computed and stored as monitors", ", ".join(idle))
-    outputs = tuple(_full(name, output) for name in nodes for output in nodes[name].outputs())
+    shared = pools or {}
+    for name in _idle(nodes, inputs, (*used_nodes, *declared, *gates)):
+        if name not in shared:  # else it was said before
+            log.warning("%s: nothing uses it; set monitor: true, or the node to null", keys[name])
+    outputs = tuple(full_name(name, output) for name in nodes for output in nodes[name].outputs())
     return RewardGraph(
         nodes={name: nodes[name] for name in order},
         inputs=inputs,
@@ -204,11 +141,12 @@ def build_graph(config: Mapping[str, Any], monitors: Mapping[str, Any] | None = 
         monitors=tuple(output for output in outputs if output not in used and output not in gates),
         gates=gates,
         max_missing=float(max_missing),
+        pools={
+            name: shared.get(name)
+            or Pool(nodes[name], run_options(options[name].get("run"), f"{keys[name]}.run"), keys[name])
+            for name in order
+        },
     )
-
-
-def _full(name: str, output: str) -> str:
-    return f"{name}.{output}" if output else name
 
 
 def _present(nodes: Any, key: str) -> dict[str, Any]:
@@ -244,10 +182,10 @@ def _resolve(written: str, kind: str, nodes: Mapping[str, Node], key: str) -> st
     outputs = nodes[name].outputs() if kind == "number" else nodes[name].texts()
     others = nodes[name].texts() if kind == "number" else nodes[name].outputs()
     if output in outputs:
-        return _full(name, output)
+        return full_name(name, output)
     if not output and len(outputs) == 1:
-        return _full(name, outputs[0])
-    known = ", ".join(_full(name, o) for o in outputs) or "none"
+        return full_name(name, outputs[0])
+    known = ", ".join(full_name(name, o) for o in outputs) or "none"
     if output in others and output:
         raise ConfigError(f"{key}: {written} isn't a {kind}; {kind} outputs of {name}: {known}")
     problem = f"{name} has no output {output}" if output else f"{name} alone doesn't name one {kind} output"
@@ -279,3 +217,12 @@ def _used(names: Sequence[str], inputs: Mapping[str, Mapping[str, str]]) -> set[
             found.add(output)
             queue += inputs[output.partition(".")[0]].values()
     return found
+
+
+def _idle(
+    nodes: Mapping[str, Node], inputs: Mapping[str, Mapping[str, str]], wanted: Sequence[str]
+) -> list[str]:
+    """The nodes that serve none of the nodes ``wanted``, not even through others."""
+    outputs = [full_name(name, output) for name in wanted for output in nodes[name].outputs()]
+    serving = {output.partition(".")[0] for output in _used(outputs, inputs)}
+    return [name for name in nodes if name not in {*serving, *wanted}]

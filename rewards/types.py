@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,17 @@ class Clip:
     voices: Mapping[str, tuple[np.ndarray, int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class ClipScore:
+    """The graph's answer for one clip, NaN where missing; `Scores` says more of each field."""
+
+    values: dict[str, float]
+    total: float
+    reasons: dict[str, str]
+    details: dict[str, dict[str, Any]]
+    gated: bool
+
+
 @dataclass
 class Scores:
     """The graph's answer for a batch of B clips.
@@ -44,3 +55,14 @@ class Scores:
     reasons: list[dict[str, str]]
     details: list[dict[str, dict[str, Any]]]
     gated: np.ndarray
+
+    @classmethod
+    def of(cls, clips: Sequence[ClipScore], outputs: Sequence[str]) -> Scores:
+        """The batch of ``clips``, each with a value for all ``outputs``."""
+        return cls(
+            values={name: np.array([clip.values[name] for clip in clips], np.float64) for name in outputs},
+            total=np.array([clip.total for clip in clips], np.float64),
+            reasons=[clip.reasons for clip in clips],
+            details=[clip.details for clip in clips],
+            gated=np.array([clip.gated for clip in clips], bool),
+        )

@@ -47,7 +47,7 @@ def build_parts(config: RunConfig) -> Parts:
     Raises `ConfigError` or `CheckpointError`.
     """
     graph = build_graph(asdict(config.rewards))
-    judges = build_graph(asdict(config.rewards), config.evaluation.monitors)
+    judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
     policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = load_codec(config.model.codec)
@@ -79,9 +79,9 @@ def sample_and_score(
     sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
         parts.engine.generate(prompts, samples, sampling, seed),
+        prompts,
         parts.codec,
         graph,
-        group_size=samples,
         step=step,
         split=split,
         config_hash=config_hash(config),

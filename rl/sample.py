@@ -44,6 +44,7 @@ def sample_only(config: RunConfig) -> Path:
         split="sample",
     )
     parts.engine.close()
+    parts.judges.close()
     path = step_path(folder, 0, "sample")
     write_step(path, record)
     save_resolved(config, folder / CONFIG_FILE)

@@ -2,55 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import soundfile
 
 from rewards.graph import RewardGraph
-from rewards.types import Clip
+from rewards.types import Clip, Scores
 from rl.codec.base import Codec
 from rl.errors import PromptError
 from rollouts.store import Split, StepRecord, quantise
-from rollouts.types import Rollout
+from rollouts.types import Prompt, Rollout
+
+DECODED_AT_ONCE = 16
+"""Rollouts: few enough that the first are scored while the others are decoded."""
 
 
 def score_rollouts(
-    rollouts: list[Rollout],
+    rollouts: Iterable[Rollout],
+    prompts: Sequence[Prompt],
     codec: Codec,
     graph: RewardGraph,
     *,
-    group_size: int,
     step: int,
     split: Split,
     config_hash: str,
 ) -> StepRecord:
-    """Decode and score ``rollouts``, ``group_size`` to a prompt, prompt by prompt.
+    """Decode and score ``rollouts`` of ``prompts`` as they come, in any order.
 
-    The advantages are NaN: only the learner has any.
+    The record has them prompt by prompt, the samples of each in their order. Its advantages are NaN: only the
+    learner has any.
     """
-    audio = [quantise(wave) for wave in codec.decode_batch([rollout.codes for rollout in rollouts])]
-    clips = [_clip(rollout, wave, codec) for rollout, wave in zip(rollouts, audio, strict=True)]
-    scores = graph.score(clips)
+    coming, came = iter(rollouts), list[tuple[Rollout, np.ndarray]]()
+    with graph.stream() as stream:
+        while some := list(islice(coming, DECODED_AT_ONCE)):
+            for rollout, wave in zip(some, codec.decode_batch([r.codes for r in some]), strict=True):
+                came.append((rollout, quantise(wave)))
+                stream.submit(clip_of(*came[-1], codec.sample_rate))
+        scored = dict(stream.rows())
+    groups = {prompt.id: group for group, prompt in enumerate(prompts)}
+    order = sorted(range(len(came)), key=lambda i: (groups[came[i][0].prompt.id], came[i][0].sample_index))
+    scores = Scores.of([scored[i] for i in order], graph.output_names)
+    ordered = [came[i] for i in order]
     return StepRecord(
         step=step,
         split=split,
         config_hash=config_hash,
         sample_rate=codec.sample_rate,
-        rollouts=rollouts,
-        audio=[wave if np.isfinite(wave).all() else None for wave in audio],
-        group_ids=np.arange(len(rollouts)) // group_size,
+        rollouts=[rollout for rollout, _ in ordered],
+        audio=[wave if np.isfinite(wave).all() else None for _, wave in ordered],
+        group_ids=np.array([groups[rollout.prompt.id] for rollout, _ in ordered]),
         values=scores.values,
         total=scores.total,
-        advantages=np.full(len(rollouts), np.nan),
+        advantages=np.full(len(ordered), np.nan),
         gated=scores.gated,
         reasons=scores.reasons,
         details=scores.details,
     )
 
 
-def _clip(rollout: Rollout, audio: np.ndarray, codec: Codec) -> Clip:
+def clip_of(rollout: Rollout, audio: np.ndarray, sample_rate: int) -> Clip:
+    """What the reward nodes see of ``rollout``, decoded to ``audio``. Raises `PromptError`.
+
+    The voice asked for is read from the file ``reference_audio`` of the prompt's meta, where it names one.
+    """
     prompt = rollout.prompt
     meta: dict[str, Any] = {
         **prompt.meta,
@@ -61,7 +79,7 @@ def _clip(rollout: Rollout, audio: np.ndarray, codec: Codec) -> Clip:
     if "reference_audio" in prompt.meta:
         reference, rate = _read_audio(prompt.meta["reference_audio"])
     voices = {name: _read_audio(path) for name, path in prompt.meta.get("voices", {}).items()}
-    return Clip(audio, codec.sample_rate, prompt.text, prompt.spoken, reference, rate, meta, voices)
+    return Clip(audio, sample_rate, prompt.text, prompt.spoken, reference, rate, meta, voices)
 
 
 @lru_cache(maxsize=256)

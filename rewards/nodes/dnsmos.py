@@ -14,6 +14,7 @@ from typing import Any
 import librosa
 import numpy as np
 import onnxruntime
+import torch
 
 from rewards.audio import SAMPLE_RATE, at_16k, at_level
 from rewards.node import Answer, Node, NodeError, Row, option
@@ -49,7 +50,11 @@ class Dnsmos(Node):
     def load(self) -> None:
         name = "model_v8.onnx" if self.scale == "p808" else "sig_bak_ovr.onnx"
         with as_file(files("speechmos") / "dnsmos_models" / name) as path:
-            self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = torch.get_num_threads()
+            self._session = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            )
 
     def score(self, clips: Sequence[Clip], inputs: Mapping[str, Sequence[Any]]) -> Sequence[Row]:
         rows: list[Row] = []

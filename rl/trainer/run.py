@@ -60,9 +60,9 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         speed["rollout/frames_per_s"] = sum(len(r.codes) for r in rollouts) / (time.monotonic() - start)
         return score_rollouts(
             rollouts,
+            prompts,
             parts.codec,
             parts.graph,
-            group_size=config.rollouts.group_size,
             step=step,
             split="train",
             config_hash=config_hash(config),
@@ -95,6 +95,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         parts.engine.load_weights(merged_weights(model))
         _finish_evaluation(parts, config, folder)
     parts.engine.close()
+    parts.judges.close()
     Console().print(f"report: {write_report(folder)}", markup=False, soft_wrap=True)
     return folder
 

@@ -103,6 +103,12 @@ def test_infinity_is_left_to_the_caller() -> None:
         ("__import__('os')", "there is no function __import__"),
         ("error.tofile('x')", "there is no function error.tofile"),
         ("exp(error)(1)", "there is no function exp(error)"),
+        ("1e999*error", "too large for a number"),
+        (f"1{'0' * 400}*error", "too large for a number"),
+        ("error + log(0)", "'log(0)' isn't a finite number"),
+        ("error + 2**9999", "'2 ** 9999' isn't a finite number"),
+        ("where(error > 0, 1/0, 1)", "'1 / 0' isn't a finite number"),
+        ("quality / (2 - 2)", "'quality / (2 - 2)' divides by zero"),
     ],
 )
 def test_what_is_refused(text: str, words: str) -> None:

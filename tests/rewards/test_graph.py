@@ -215,10 +215,18 @@ def test_null_takes_a_node_out() -> None:
 
 
 def test_an_overridden_total_leaves_the_other_nodes_as_monitors(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        g = graph("loud", loud=LEVEL, echo=ECHO)
+    g = graph("loud", loud=LEVEL, echo=ECHO)
     assert g.monitors == ("echo.length", "echo.half")
-    assert "doesn't use echo" in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "rewards.nodes.echo: nothing uses it; set monitor: true" in caplog.text
+
+
+def test_what_serves_a_monitor_is_used(caplog: pytest.LogCaptureFixture) -> None:
+    error = {"type": "error_rate", "of": "echo.text"}
+    graph("loud", loud=LEVEL, echo=ECHO, error={**error, "monitor": True}, sane=SANITY)
+    assert caplog.text == ""
+    graph("loud", loud=LEVEL, echo=ECHO, error=error)
+    assert [record.args[0] for record in caplog.records] == ["rewards.nodes.echo", "rewards.nodes.error"]
 
 
 GATE = {"type": "gate", "input": "loud", "at_most": 1.0}

@@ -31,6 +31,16 @@ def test_missing_rewards_stay_out_of_the_mean() -> None:
     )
 
 
+def test_a_group_of_16_with_one_missing_centres_over_15() -> None:
+    rewards = torch.arange(16, dtype=torch.float64)
+    rewards[3] = NAN
+    advantages = group_advantages(rewards, 16)
+    mean = (120 - 3) / 15
+    expected = torch.tensor([i - mean for i in range(16)], dtype=torch.float64)
+    expected[3] = NAN
+    torch.testing.assert_close(advantages, expected, equal_nan=True)
+
+
 def test_groups_must_be_whole() -> None:
     with pytest.raises(ValueError, match="whole groups"):
         group_advantages(torch.zeros(5), 2)
