@@ -26,7 +26,8 @@ class ActorWorker:
         if not ray.is_initialized():
             ray.init(include_dashboard=False)
         cpus = 1 if options.num_cpus is None else options.num_cpus
-        actor = ray.remote(_Scorer).options(num_cpus=cpus, num_gpus=options.num_gpus)
+        remote: Any = ray.remote(_Scorer)
+        actor = remote.options(num_cpus=cpus, num_gpus=options.num_gpus)
         self._actor: Any = actor.remote(node)
         self.ready: Future[None] = _relay(self._actor.load.remote())
 
