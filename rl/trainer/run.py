@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from transformers.trainer import TRAINER_STATE_NAME
 
 from rl.config import config_hash, load_config, save_resolved
 from rl.errors import ConfigError, RunFolderError
@@ -131,8 +133,8 @@ def _fresh(folder: Path) -> tuple[None, int]:
     return None, 0
 
 
-def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path, int]:
-    """The last whole checkpoint and the steps done at it."""
+def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path | None, int]:
+    """The last whole checkpoint and the steps done at it; None and 0 for a run that hadn't saved any."""
     began = load_config(folder / CONFIG_FILE)
     if config_hash(began) != config_hash(config):
         raise RunFolderError(
@@ -141,8 +143,18 @@ def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path, int]:
         )
     found = {
         int(path.parent.name.rpartition("-")[2]): path.parent
-        for path in (folder / CHECKPOINTS).glob("checkpoint-*/trainer_state.json")
+        for path in (folder / CHECKPOINTS).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")
+        if _is_whole(path)
     }
     if not found:
-        raise RunFolderError(f"{folder}: no checkpoint to resume from; delete the folder and start again")
+        return None, 0
     return found[max(found)], max(found) // config.trainer.num_iterations
+
+
+def _is_whole(state: Path) -> bool:
+    """Whether a checkpoint's state, which is written last, was written to its end."""
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return False
+    return True
