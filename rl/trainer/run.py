@@ -53,6 +53,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     speed: dict[str, float] = {}
 
     def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
+        parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
         start = time.monotonic()
@@ -60,6 +61,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             prompts, config.rollouts.group_size, sampling, derive_seed(config.seed, "rollouts", step)
         )
         speed["rollout/frames_per_s"] = sum(len(r.codes) for r in rollouts) / (time.monotonic() - start)
+        parts.engine.sleep()
         return score_rollouts(
             rollouts,
             parts.codec,
@@ -94,6 +96,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     if config.evaluation.enabled:
+        parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         _finish_evaluation(parts, config, folder)
     parts.engine.close()
