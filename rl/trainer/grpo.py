@@ -162,13 +162,10 @@ class DualARTrainer(GRPOTrainer):
                 reference = self._likelihood(adapted, rollouts)
         advantages = inputs["advantages"].to(new.slow.device)
         sampler = _padded([_of_sampler(rollout) for rollout in rollouts], new)
-        start = None
         if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
             self._add(mismatch_sums(new, sampler))
-            if self.weights.importance_cap is not None:
-                self.starts |= zip(places, _unpadded(new), strict=True)
-        elif self.weights.importance_cap is not None:
-            start = _padded([self.starts[place] for place in places], new)
+            self.starts |= zip(places, _unpadded(new), strict=True)
+        start = _padded([self.starts[place] for place in places], new)
         loss, sums = dual_ar_loss(new, sampler, advantages, self.weights, reference, start)
         self._add({"loss": loss.detach(), **sums})
         return loss

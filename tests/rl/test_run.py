@@ -108,3 +108,14 @@ def test_a_bfloat16_base_trains(configure: Configure) -> None:
     config = configure("model.dtype=bfloat16", "trainer.steps=2", "evaluation.enabled=false")
     rows = read_metrics(train(config) / "metrics.jsonl")
     assert all(math.isfinite(row["learner/loss"]) and row["learner/grad_norm"] > 0 for row in rows)
+
+
+def test_flat_groups_are_left_out_and_the_learning_rate_decays(configure: Configure) -> None:
+    folder = train(
+        configure("trainer.min_group_std=10", "trainer.learning_rate=1e-6", "evaluation.enabled=false")
+    )
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["learner/learning_rate"] for row in rows] == pytest.approx([1e-6, 5.5e-7, 1e-7])
+    assert [row["learner/dropped_groups"] for row in rows] == [2.0, 2.0, 2.0]
+    assert [(row["learner/loss"], row["learner/grad_norm"]) for row in rows] == [(0.0, 0.0)] * 3
+    assert all(np.isnan(record.advantages).all() for record in iter_steps(folder))
