@@ -36,10 +36,10 @@ def flat_groups(rewards: Tensor, group_size: int, min_std: float) -> Tensor:
     differences are the judge's noise.
     """
     groups = rewards.view(-1, group_size)
-    present = ~groups.isnan()
+    present = (~groups.isnan()).sum(1)
     squares = (groups - groups.nanmean(1, keepdim=True)).square().nansum(1)
-    std = (squares / (present.sum(1) - 1)).sqrt()
-    return (std < min_std).repeat_interleave(group_size)
+    std = (squares / (present - 1)).sqrt()
+    return ((present > 1) & (std < min_std)).repeat_interleave(group_size)
 
 
 def truncated_importance(learner: Tensor, sampler: Tensor, mask: Tensor, cap: float) -> Tensor:
