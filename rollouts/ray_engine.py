@@ -19,6 +19,7 @@ from rollouts.engine import Engine, in_order, stream
 from rollouts.types import Prompt, Rollout, SamplingParams
 
 ATTEMPTS = 3  # a worker that dies this often without finishing anything is given up
+PATIENCE = 5.0  # seconds until a look at whether what is waited for can still happen
 _LOST = (RayActorError, NodeDiedError, ObjectLostError)
 
 log = logging.getLogger(__name__)
@@ -164,12 +165,11 @@ class RayEngine:
         self._asleep = False
 
     def close(self) -> None:
-        """End the workers; the connection to the cluster stays."""
+        """End the workers, also those that are busy or not there yet; the connection to the cluster stays."""
+        closing = [actor.close.remote() for actor in self._actors]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=PATIENCE)
         for actor in self._actors:
-            try:
-                _get(actor.close.remote())
-            except _LOST:
-                continue
             ray.kill(actor)
         self._actors = []
 
@@ -180,7 +180,7 @@ class RayEngine:
 
     def _wait(self, ready: Any) -> Any:
         """The value of ``ready``, which a new worker will make as soon as the cluster has room for it."""
-        while not ray.wait([ready], timeout=5)[0]:
+        while not ray.wait([ready], timeout=PATIENCE)[0]:
             check_room(*self._size)
         return _get(ready)
 
