@@ -148,8 +148,9 @@ def save_resolved(config: RunConfig, path: str | Path) -> None:
 
 
 def config_hash(config: RunConfig) -> str:
-    """Twelve hex digits that name what a run computes: all keys but ``name`` and ``output_dir``."""
-    content = {key: value for key, value in asdict(config).items() if key not in ("name", "output_dir")}
+    """Twelve hex digits that name what a run computes, not where: ``name``, ``output_dir``, ``cluster``."""
+    where = ("name", "output_dir", "cluster")
+    content = {key: value for key, value in asdict(config).items() if key not in where}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -21,5 +21,13 @@ class RunFolderError(AuralignError):
     """A file of a run folder is missing, damaged, or of another version."""
 
 
+class ClusterError(AuralignError):
+    """The Ray cluster can't be joined, has no room, or loses its workers."""
+
+
+class StaleRolloutError(AuralignError):
+    """Rollouts of another policy version reached a learner that isn't told to correct for it."""
+
+
 class RewardError(AuralignError):
     """Too many clips of a step have no reward to go on training."""

@@ -39,6 +39,18 @@ _LEARNER = (
 )
 
 
+_MISMATCH = (  # in the table only: a plain line has no room
+    ("mean |Δ log-prob| slow", "learner/mismatch_mean_slow"),
+    ("fast", "learner/mismatch_mean_fast"),
+    ("largest slow", "learner/mismatch_max_slow"),
+    ("fast", "learner/mismatch_max_fast"),
+    ("effective samples slow", "learner/ess_slow"),
+    ("fast", "learner/ess_fast"),
+    ("dropped groups", "learner/dropped_groups"),
+    ("stale rollouts", "rollout/stale"),
+)
+
+
 class LiveView:
     """Shows each step of a run of ``total_steps``; a context manager.
 
@@ -158,9 +170,10 @@ def number(value: float, *, signed: bool = False) -> str:
 
 def _learner_table(metrics: Mapping[str, float]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
-    cells = [f"[dim]{label}[/dim] {number(metrics[key])}" for label, key in _LEARNER if key in metrics]
-    for start in range(0, len(cells), 4):
-        table.add_row(*cells[start : start + 4])
+    for lines in (_LEARNER, _MISMATCH):
+        cells = [f"[dim]{label}[/dim] {number(metrics[key])}" for label, key in lines if key in metrics]
+        for start in range(0, len(cells), 4):
+            table.add_row(*cells[start : start + 4])
     return table
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -44,7 +45,7 @@ class Parts:
 def build_parts(config: RunConfig) -> Parts:
     """Load all that ``config`` names; on a GPU if there is one. The rewards are checked first.
 
-    Raises `ConfigError` or `CheckpointError`.
+    Raises `ConfigError`, `CheckpointError` or `ClusterError`.
     """
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
@@ -57,10 +58,31 @@ def build_parts(config: RunConfig) -> Parts:
             f"model.codec: {config.model.codec} has {books} codebooks, but the policy {config.model.path} "
             f"writes {policy.config.num_codebooks}; name the codec that it was trained with"
         )
-    sampler = copy.deepcopy(policy).requires_grad_(False)
-    cast(torch.nn.Module, sampler).to("cuda" if torch.cuda.is_available() else "cpu")
-    engine = TorchEngine(sampler, tokenizer, config.rollouts.batch_size)
+    engine = _workers(config) if config.rollouts.workers else build_engine(config)
     return Parts(policy, tokenizer, engine, codec, graph, judges)
+
+
+def build_engine(config: RunConfig) -> Engine:
+    """The engine that ``config`` names, in this process; on a GPU if there is one.
+
+    Raises `CheckpointError`.
+    """
+    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    policy.requires_grad_(False)
+    cast(torch.nn.Module, policy).to("cuda" if torch.cuda.is_available() else "cpu")
+    return TorchEngine(policy, tokenizer, config.rollouts.batch_size)
+
+
+def _workers(config: RunConfig) -> Engine:
+    """Engines on the Ray cluster, where the policy's path must be absolute: they may start elsewhere."""
+    from rl.cluster import connect  # imports Ray, which a run in one process needn't wait for
+    from rollouts.ray_engine import RayEngine
+
+    path = config.model.path if config.model.path == "tiny" else str(Path(config.model.path).resolve())
+    build = partial(build_engine, replace(config, model=replace(config.model, path=path)))
+    connect(config.cluster.address)
+    rollouts = config.rollouts
+    return RayEngine(build, rollouts.workers, rollouts.worker_cpus, rollouts.worker_gpus)
 
 
 def sample_and_score(

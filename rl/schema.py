@@ -50,6 +50,18 @@ class RolloutsConfig:
     temperature: float = option(1.0, "divides the logits of both ARs", above=0)
     max_frames: int = option(128, "a rollout is cut after this many codec frames", at_least=1)
     batch_size: int = option(128, "rollouts sampled at once; no effect on what is sampled", at_least=1)
+    workers: int = option(
+        0, "processes that sample, on the Ray cluster; 0: the learner's own process samples", at_least=0
+    )
+    worker_cpus: float = option(1.0, "CPUs that Ray reserves for each worker", above=0)
+    worker_gpus: float = option(0.0, "GPUs that Ray reserves for each worker", at_least=0)
+
+
+@dataclass
+class ClusterConfig:
+    address: str | None = option(
+        None, "Ray cluster to join, `auto` or host:port; null: one on this machine, started where needed"
+    )
 
 
 @dataclass
@@ -91,12 +103,23 @@ class TrainerConfig:
     )
     warmup_steps: int = option(0, "steps of linear warm-up before the schedule", at_least=0)
     min_lr_ratio: float = option(0.1, "last learning rate over the peak", at_least=0, at_most=1)
+    min_group_std: float = option(
+        0.0,
+        "groups whose rewards' standard deviation is below this are left out (StepAudio 3 Gen: 0.02)",
+        at_least=0,
+    )
     gamma: float = option(1.0, "weight of the fast AR's loss: L = L_slow + gamma * L_fast", at_least=0)
     beta: float = option(0.0, "weight of the KL to the starting policy (k3 estimate)", at_least=0)
     epsilon: float = option(
         0.2, "ratio clipping below 1 - epsilon (and above, see epsilon_high)", above=0, at_most=1
     )
     epsilon_high: float | None = option(None, "ratio clipping above 1 + this; null: epsilon", above=0)
+    importance_cap: float | None = option(
+        None,
+        "correct for a sampler that differs from the learner (bfloat16, older weights): codes weigh "
+        "min(learner / sampler, this); null: no correction",
+        at_least=1,
+    )
     num_iterations: int = option(1, "optimiser passes over each step's rollouts", at_least=1)
     micro_batch_size: int = option(32, "rollouts per forward and backward pass; memory only", at_least=1)
     max_grad_norm: float = option(1.0, "gradients are scaled down to this norm", above=0)
@@ -126,6 +149,7 @@ class RunConfig:
     model: ModelConfig = section(ModelConfig, "policy and codec")
     prompts: PromptsConfig = section(PromptsConfig, "what to say")
     rollouts: RolloutsConfig = section(RolloutsConfig, "how to sample")
+    cluster: ClusterConfig = section(ClusterConfig, "where workers run")
     rewards: RewardsConfig = section(RewardsConfig, "how to score")
     lora: LoraConfig = section(LoraConfig, "what is trained")
     trainer: TrainerConfig = section(TrainerConfig, "how it is trained")

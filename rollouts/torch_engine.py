@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from rl.errors import CheckpointError
 from rl.policy.likelihood import fast_log_softmax, slow_log_softmax
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
+from rollouts.engine import in_order
 from rollouts.noise import uniforms
 from rollouts.types import Prompt, Rollout, SamplingParams
 
@@ -44,7 +45,7 @@ class _Rows:
 
 
 class TorchEngine:
-    """Implements :class:`rollouts.engine.Engine` over a model in this process.
+    """Implements :class:`rollouts.engine.StreamingEngine` over a model in this process.
 
     ``batch_size``: rows sampled at once (at least one whole group); it has no effect on what is sampled,
     up to the last digits of batched matrix products.
@@ -75,21 +76,34 @@ class TorchEngine:
                 own[name].copy_(tensor)
         self.version += 1
 
+    def sleep(self) -> None:
+        """Nothing to lend: no memory is held between two calls but the weights."""
+
+    def wake(self) -> None:
+        """Always awake."""
+
     def close(self) -> None:
         """Nothing to free: the model is the caller's."""
 
-    @torch.inference_mode()
     def generate(
         self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
     ) -> list[Rollout]:
         """See :class:`rollouts.engine.Engine`."""
+        return in_order(self.stream(prompts, n, sampling, seed), prompts)
+
+    @torch.inference_mode()
+    def stream(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> Iterator[Rollout]:
+        """See :class:`rollouts.engine.StreamingEngine`."""
         was_training = self.model.training
         self.model.eval()
         per_chunk = max(1, self.batch_size // n)
-        chunks = [prompts[i : i + per_chunk] for i in range(0, len(prompts), per_chunk)]
-        rollouts = [rollout for chunk in chunks for rollout in self._chunk(chunk, n, sampling, seed)]
-        self.model.train(was_training)
-        return rollouts
+        try:
+            for start in range(0, len(prompts), per_chunk):
+                yield from self._chunk(prompts[start : start + per_chunk], n, sampling, seed)
+        finally:
+            self.model.train(was_training)
 
     def _prefill(self, prompts: Sequence[Prompt], n: int) -> _Rows:
         """Each prompt once, its cache left-padded to the longest and repeated ``n`` times."""
@@ -136,9 +150,11 @@ class TorchEngine:
             inputs, positions = fast.embeddings(code)[:, None], torch.tensor([k + 1], device=hidden.device)
         return torch.stack(codes, 1), torch.stack(logprobs, 1)
 
-    def _chunk(self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int) -> list[Rollout]:
+    def _chunk(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> Iterator[Rollout]:
         model, config, device = self.model, self.model.config, self.model.device
-        books, total = config.num_codebooks, len(prompts) * n
+        version, books, total = self.version, config.num_codebooks, len(prompts) * n
         noise = torch.from_numpy(
             np.stack(
                 [uniforms(seed, p.id, i, sampling.max_frames + 1, books) for p in prompts for i in range(n)]
@@ -146,8 +162,19 @@ class TorchEngine:
         ).to(device)
         codes = torch.zeros(total, sampling.max_frames, books, dtype=torch.long, device=device)
         logprobs = torch.zeros(total, sampling.max_frames, books, device=device)
-        end_logprobs: list[float | None] = [None] * total
-        lengths = [sampling.max_frames] * total
+
+        def finished(row: int, length: int, end_logprob: float | None) -> Rollout:
+            return Rollout(
+                prompt=prompts[row // n],
+                sample_index=row % n,
+                seed=seed,
+                codes=codes[row, :length].cpu().numpy(),
+                logprobs=logprobs[row, :length].cpu().numpy(),
+                end_logprob=end_logprob,
+                finish_reason="length" if end_logprob is None else "eos",
+                policy_version=version,
+            )
+
         rows = self._prefill(prompts, n)
         for t in range(sampling.max_frames):
             semantic, slow = draw(
@@ -155,10 +182,10 @@ class TorchEngine:
             )
             alive = semantic != config.semantic_size
             for row, logprob in zip(rows.index[~alive].tolist(), slow[~alive].tolist(), strict=True):
-                end_logprobs[row], lengths[row] = logprob, t
+                yield finished(row, t, logprob)
             rows = rows.keep(alive)
             if len(rows.index) == 0:
-                break
+                return
             semantic, slow = semantic[alive], slow[alive]
             residual, fast = self._fast(rows.hidden, semantic, noise[rows.index, t], sampling.temperature)
             codes[rows.index, t] = torch.cat([semantic[:, None], residual], 1)
@@ -168,16 +195,5 @@ class TorchEngine:
             visible = F.pad(rows.visible, (0, 1), value=True)
             out = model(step, rows.positions[:, None], visible[:, None, None], rows.past)
             rows = _Rows(rows.index, out.past, out.hidden[:, -1], visible, rows.positions + 1)
-        return [
-            Rollout(
-                prompt=prompts[row // n],
-                sample_index=row % n,
-                seed=seed,
-                codes=codes[row, : lengths[row]].cpu().numpy(),
-                logprobs=logprobs[row, : lengths[row]].cpu().numpy(),
-                end_logprob=end_logprobs[row],
-                finish_reason="length" if end_logprobs[row] is None else "eos",
-                policy_version=self.version,
-            )
-            for row in range(total)
-        ]
+        for row in rows.index.tolist():
+            yield finished(row, sampling.max_frames, None)

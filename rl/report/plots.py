@@ -86,6 +86,15 @@ _LEARNER_PANELS: tuple[tuple[str, tuple[_Line, ...]], ...] = (
     ("KL to the starting policy", (("learner/kl_slow", "slow AR"), ("learner/kl_fast", "fast AR"))),
     ("Entropy, nats per code", (("learner/entropy_slow", "slow AR"), ("learner/entropy_fast", "fast AR"))),
     ("Clipped ratios, share", (("learner/clip_slow", "slow AR"), ("learner/clip_fast", "fast AR"))),
+    (
+        "Sampler against learner, mean |Δ log-prob|",
+        (("learner/mismatch_mean_slow", "slow AR"), ("learner/mismatch_mean_fast", "fast AR")),
+    ),
+    (
+        "Sampler against learner, largest |Δ log-prob|",
+        (("learner/mismatch_max_slow", "slow AR"), ("learner/mismatch_max_fast", "fast AR")),
+    ),
+    ("Effective sample size, share", (("learner/ess_slow", "slow AR"), ("learner/ess_fast", "fast AR"))),
     ("Completion length, frames", (("rollout/frames", ""),)),
     ("Cut at the length limit, share", (("rollout/length_stopped", ""),)),
     ("Gradient norm", (("learner/grad_norm", ""),)),

@@ -16,7 +16,6 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, PrinterCallback
@@ -30,7 +29,14 @@ from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
 from rl.schema import RunConfig
 from rl.seeds import derive_seed, step_prompts
-from rl.trainer.objective import ObjectiveSettings, OldLogprobs, dual_ar_loss, group_advantages
+from rl.trainer.mismatch import mismatch_metrics, mismatch_sums, stale_share
+from rl.trainer.objective import (
+    ObjectiveSettings,
+    OldLogprobs,
+    dual_ar_loss,
+    flat_groups,
+    group_advantages,
+)
 from rl.trainer.schedule import learning_rate_factor
 from rollouts.store import StepRecord
 from rollouts.types import Prompt, Rollout
@@ -47,7 +53,8 @@ class DualARTrainer(GRPOTrainer):
     metrics of docs/run_folder.md when the step is done. Checkpoints go under ``folder``.
 
     Raises `RewardError` in training, after a checkpoint, when more than ``rewards.max_missing`` of a step's
-    totals are missing.
+    totals are missing; `StaleRolloutError` when an older policy sampled and ``trainer.importance_cap`` is
+    null.
     """
 
     def __init__(
@@ -68,6 +75,8 @@ class DualARTrainer(GRPOTrainer):
         self.collect, self.keep, self.report = collect, keep, report
         self.record: StepRecord | None = None
         self.sums: dict[str, Tensor] = {}
+        self.starts: dict[int, tuple[Tensor, Tensor]] = {}
+        self.of_record: dict[str, float] = {}
         self.started = 0.0
         self.weights: ObjectiveSettings = ObjectiveSettings(
             gamma=trainer.gamma,
@@ -77,6 +86,7 @@ class DualARTrainer(GRPOTrainer):
             normaliser=float(
                 trainer.prompts_per_step * config.rollouts.group_size * config.rollouts.max_frames
             ),
+            importance_cap=trainer.importance_cap,
         )
         optimizer = torch.optim.AdamW(
             [parameter for parameter in model.parameters() if parameter.requires_grad],
@@ -110,10 +120,17 @@ class DualARTrainer(GRPOTrainer):
         self.started = time.monotonic()
         group = self.run.rollouts.group_size
         record = self.collect(self.step, [self.prompts[row["index"]] for row in inputs[::group]])
-        record.advantages = group_advantages(torch.from_numpy(record.total), group).numpy()
+        totals = torch.from_numpy(record.total)
+        flat = flat_groups(totals, group, self.run.trainer.min_group_std)
+        record.advantages = group_advantages(totals, group).masked_fill(flat, torch.nan).numpy()
         self.keep(record)
         self._check_missing(record)
-        self.record, self.sums = record, {}
+        corrected = self.weights.importance_cap is not None
+        self.of_record = {
+            "learner/dropped_groups": float(flat.sum() / group),
+            "rollout/stale": stale_share(record.rollouts, self.step, corrected),
+        }
+        self.record, self.sums, self.starts = record, {}, {}
         # the order of the micro-batches, and dropout
         torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))
         return {
@@ -135,7 +152,8 @@ class DualARTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         assert self.record is not None
-        rollouts = [self.record.rollouts[i] for i in inputs["index"].tolist()]
+        places = inputs["index"].tolist()
+        rollouts = [self.record.rollouts[place] for place in places]
         adapted = cast(PeftModel, self.accelerator.unwrap_model(model))
         new = self._likelihood(adapted, rollouts)
         reference = None
@@ -143,10 +161,20 @@ class DualARTrainer(GRPOTrainer):
             with torch.no_grad(), adapted.disable_adapter():
                 reference = self._likelihood(adapted, rollouts)
         advantages = inputs["advantages"].to(new.slow.device)
-        loss, sums = dual_ar_loss(new, _old_logprobs(rollouts, new), advantages, self.weights, reference)
-        for name, value in {"loss": loss.detach(), **sums}.items():
-            self.sums[name] = self.sums.get(name, torch.zeros_like(value)) + value
+        sampler = _padded([_of_sampler(rollout) for rollout in rollouts], new)
+        if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
+            self._add(mismatch_sums(new, sampler))
+            self.starts |= zip(places, _unpadded(new), strict=True)
+        start = _padded([self.starts[place] for place in places], new)
+        loss, sums = dual_ar_loss(new, sampler, advantages, self.weights, reference, start)
+        self._add({"loss": loss.detach(), **sums})
         return loss
+
+    def _add(self, sums: dict[str, Tensor]) -> None:
+        """Add to the sums of the step so far; of what is named ``max_`` the larger stays."""
+        for name, value in sums.items():
+            so_far = self.sums.get(name, torch.zeros_like(value))
+            self.sums[name] = torch.maximum(so_far, value) if name.startswith("max_") else so_far + value
 
     def _likelihood(self, adapted: PeftModel, rollouts: list[Rollout]) -> Likelihood:
         policy = cast(DualARForCausalLM, adapted.get_base_model())
@@ -178,9 +206,10 @@ class DualARTrainer(GRPOTrainer):
         }
         for ar in ("slow", "fast"):
             count = sums[f"count_{ar}"]
-            for name in ("kl", "entropy", "clip"):
+            for name in ("kl", "entropy", "clip", "capped"):
                 if f"{name}_{ar}" in sums:
                     metrics[f"learner/{name}_{ar}"] = sums[f"{name}_{ar}"] / count if count else float("nan")
+        metrics |= mismatch_metrics(sums) | self.of_record
         metrics["rollout/frames"] = float(np.mean([len(r.codes) for r in record.rollouts]))
         metrics["rollout/length_stopped"] = float(
             np.mean([rollout.finish_reason == "length" for rollout in record.rollouts])
@@ -243,17 +272,23 @@ def _scored_already(**_: Any) -> list[float | None]:
     raise AssertionError("the reward graph scores; TRL only needs to be given a function")
 
 
-def _old_logprobs(rollouts: Sequence[Rollout], like: Likelihood) -> OldLogprobs:
-    """The sampler's log-probs, padded to the shapes of ``like``."""
-    slow, fast = [], []
-    for rollout in rollouts:
-        logprobs = torch.from_numpy(rollout.logprobs)
-        end = [] if rollout.end_logprob is None else [rollout.end_logprob]
-        slow.append(torch.cat([logprobs[:, 0], torch.tensor(end)]))
-        fast.append(logprobs[:, 1:])
-    device = like.slow.device
-    padded_slow, padded_fast = torch.zeros_like(like.slow), torch.zeros_like(like.fast)
-    stacked_slow, stacked_fast = pad_sequence(slow, True), pad_sequence(fast, True)
-    padded_slow[:, : stacked_slow.shape[1]] = stacked_slow.to(device)
-    padded_fast[:, : stacked_fast.shape[1]] = stacked_fast.to(device)
-    return OldLogprobs(padded_slow.detach(), padded_fast.detach())
+def _of_sampler(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """The sampler's log-probs: slow ``[T]``, with an end ``[T + 1]``; fast ``[T, K - 1]``."""
+    logprobs = torch.from_numpy(rollout.logprobs)
+    end = [] if rollout.end_logprob is None else [rollout.end_logprob]
+    return torch.cat([logprobs[:, 0], torch.tensor(end)]), logprobs[:, 1:]
+
+
+def _unpadded(like: Likelihood) -> list[tuple[Tensor, Tensor]]:
+    """The log-probs of each rollout, without gradient."""
+    rows = zip(like.slow.detach(), like.slow_mask, like.fast.detach(), like.frame_mask, strict=True)
+    return [(slow[ends], fast[frames]) for slow, ends, fast, frames in rows]
+
+
+def _padded(rows: Sequence[tuple[Tensor, Tensor]], like: Likelihood) -> OldLogprobs:
+    """The log-probs of each rollout, padded to the shapes of ``like``."""
+    slow, fast = torch.zeros_like(like.slow), torch.zeros_like(like.fast)
+    for row, (of_slow, of_fast) in enumerate(rows):
+        slow[row, : len(of_slow)] = of_slow
+        fast[row, : len(of_fast)] = of_fast
+    return OldLogprobs(slow.detach(), fast.detach())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from transformers.trainer import TRAINER_STATE_NAME
 
 from rl.config import config_hash, load_config, save_resolved
 from rl.errors import ConfigError, RunFolderError
@@ -51,6 +53,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     speed: dict[str, float] = {}
 
     def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
+        parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
         start = time.monotonic()
@@ -58,6 +61,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             prompts, config.rollouts.group_size, sampling, derive_seed(config.seed, "rollouts", step)
         )
         speed["rollout/frames_per_s"] = sum(len(r.codes) for r in rollouts) / (time.monotonic() - start)
+        parts.engine.sleep()
         return score_rollouts(
             rollouts,
             prompts,
@@ -92,6 +96,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
 
     if config.evaluation.enabled:
+        parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         _finish_evaluation(parts, config, folder)
     parts.engine.close()
@@ -132,8 +137,8 @@ def _fresh(folder: Path) -> tuple[None, int]:
     return None, 0
 
 
-def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path, int]:
-    """The last whole checkpoint and the steps done at it."""
+def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path | None, int]:
+    """The last whole checkpoint and the steps done at it; None and 0 for a run that hadn't saved any."""
     began = load_config(folder / CONFIG_FILE)
     if config_hash(began) != config_hash(config):
         raise RunFolderError(
@@ -142,8 +147,18 @@ def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path, int]:
         )
     found = {
         int(path.parent.name.rpartition("-")[2]): path.parent
-        for path in (folder / CHECKPOINTS).glob("checkpoint-*/trainer_state.json")
+        for path in (folder / CHECKPOINTS).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")
+        if _is_whole(path)
     }
     if not found:
-        raise RunFolderError(f"{folder}: no checkpoint to resume from; delete the folder and start again")
+        return None, 0
     return found[max(found)], max(found) // config.trainer.num_iterations
+
+
+def _is_whole(state: Path) -> bool:
+    """Whether a checkpoint's state, which is written last, was written to its end."""
+    try:
+        json.loads(state.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return False
+    return True

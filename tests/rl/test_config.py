@@ -341,5 +341,6 @@ def test_the_hash_names_what_is_computed(minimal: Path) -> None:
     config = load_config(minimal)
     assert len(config_hash(config)) == 12
     assert config_hash(replace(config, name="other", output_dir="elsewhere")) == config_hash(config)
+    assert config_hash(load_config(minimal, ["cluster.address=auto"])) == config_hash(config)
     assert config_hash(replace(config, seed=1)) != config_hash(config)
     assert config_hash(load_config(minimal, ["rewards.nodes.asr.model=base"])) != config_hash(config)

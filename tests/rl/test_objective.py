@@ -10,9 +10,11 @@ from rl.trainer.objective import (
     ObjectiveSettings,
     OldLogprobs,
     dual_ar_loss,
+    flat_groups,
     group_advantages,
     kl_k3,
     policy_loss,
+    truncated_importance,
 )
 
 NAN = math.nan
@@ -44,6 +46,19 @@ def test_a_group_of_16_with_one_missing_centres_over_15() -> None:
 def test_groups_must_be_whole() -> None:
     with pytest.raises(ValueError, match="whole groups"):
         group_advantages(torch.zeros(5), 2)
+
+
+def test_flat_groups_by_hand() -> None:
+    # standard deviations: 0.02, 0.0199, 0.1414 of the two that are there, none, none
+    rewards = torch.tensor(
+        [[0.48, 0.5, 0.52], [0.4801, 0.5, 0.5199], [0.1, NAN, 0.3], [NAN, 0.7, NAN], [NAN, NAN, NAN]],
+        dtype=torch.float64,
+    )
+    assert flat_groups(rewards.flatten(), 3, 0.01999).view(5, 3).tolist() == [
+        [False] * 3, [True] * 3, [False] * 3, [False] * 3, [False] * 3
+    ]  # fmt: skip
+    assert flat_groups(rewards.flatten(), 3, 0.2).view(5, 3)[:, 0].tolist() == [True] * 3 + [False] * 2
+    assert not flat_groups(torch.zeros(6), 3, 0.0).any()
 
 
 def test_clipped_loss_by_hand() -> None:
@@ -116,3 +131,36 @@ def test_kl_is_added_to_both_ars_with_beta() -> None:
     assert float(sums["kl_slow"]) == pytest.approx(slow, rel=1e-5)
     assert float(sums["kl_fast"]) == pytest.approx(fast, rel=1e-5)
     assert loss.item() == pytest.approx(0.1 * (slow + 2 * fast) / 4, rel=1e-5)
+
+
+def test_importance_is_truncated_and_carries_no_gradient() -> None:
+    learner = torch.tensor([[0.5, 2.0, 4.0, 8.0]]).log().requires_grad_()
+    mask = torch.tensor([[True, True, True, False]])
+    weights = truncated_importance(learner, torch.zeros(1, 4), mask, 2.3)
+    torch.testing.assert_close(weights, torch.tensor([[0.5, 2.0, 2.3, 1.0]]))
+    assert not weights.requires_grad
+
+
+def test_importance_weights_in_the_loss_by_hand() -> None:
+    settings = ObjectiveSettings(
+        gamma=0.5, beta=0.0, epsilon=0.2, epsilon_high=0.2, normaliser=4.0, importance_cap=2.0
+    )
+    advantages = torch.tensor([1.0, -2.0])
+    # learner over sampler: slow 0.5, 1.5, 3 and 4; fast 1 throughout
+    slow = torch.tensor([[0.5, 1.5, 3.0], [4.0, 9.0, 9.0]]).log().requires_grad_()
+    sampler = OldLogprobs(torch.zeros(2, 3), torch.zeros(2, 2, 4))
+    loss, sums = dual_ar_loss(_likelihood(slow, torch.zeros(2, 2, 4)), sampler, advantages, settings)
+    # first pass: every ratio is 1, the weights are 0.5, 1.5, 2 and 2
+    assert loss.item() == pytest.approx(-((0.5 + 1.5 + 2 - 2 * 2) + 0.5 * (8 - 8)) / 4, abs=1e-6)
+    assert (float(sums["capped_slow"]), float(sums["capped_fast"]), float(sums["clip_slow"])) == (2, 0, 0)
+    loss.backward()
+    torch.testing.assert_close(slow.grad, -torch.tensor([[0.5, 1.5, 2.0], [-4.0, 0.0, 0.0]]) / 4)
+
+    start = OldLogprobs(slow.detach(), torch.zeros(2, 2, 4))
+    ratios = torch.tensor([[1.5, 1.1, 0.9], [1.5, 1.0, 1.0]])
+    moved = _likelihood(slow.detach() + ratios.log(), torch.zeros(2, 2, 4))
+    loss, sums = dual_ar_loss(moved, sampler, advantages, settings, start=start)
+    # second pass: min(1.5, 1.2), 1.1, 0.9, and -2 * 1.5, which isn't clipped
+    expected = 0.5 * 1.2 + 1.5 * 1.1 + 2 * 0.9 - 2 * 2 * 1.5
+    assert loss.item() == pytest.approx(-(expected + 0.5 * (8 - 8)) / 4, abs=1e-6)
+    assert float(sums["clip_slow"]) == 1

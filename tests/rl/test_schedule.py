@@ -20,6 +20,8 @@ def test_curves_by_hand() -> None:
     assert _factors(lr_schedule="cosine", min_lr_ratio=0.0) == pytest.approx(
         [1.0, 0.853553, 0.5, 0.146447, 0.0, 0.0], abs=1e-6
     )
+    decade = [1e-6 * factor for factor in _factors(learning_rate=1e-6)]  # StepAudio 3 Gen: 1e-6 to 1e-7
+    assert (decade[0], decade[4]) == pytest.approx((1e-6, 1e-7))
     assert _factors(warmup_steps=2) == pytest.approx([1 / 3, 2 / 3, 1.0, 0.55, 0.1, 0.1])
 
 
