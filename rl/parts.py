@@ -58,6 +58,10 @@ def build_parts(config: RunConfig) -> Parts:
             f"model.codec: {config.model.codec} has {books} codebooks, but the policy {config.model.path} "
             f"writes {policy.config.num_codebooks}; name the codec that it was trained with"
         )
+    if config.rollouts.workers or any(pool.options.where == "ray" for pool in judges.pools.values()):
+        from rl.cluster import connect  # imports Ray, which a run in one process needn't wait for
+
+        connect(config.cluster.address)
     engine = _workers(config) if config.rollouts.workers else build_engine(config)
     return Parts(policy, tokenizer, engine, codec, graph, judges)
 
@@ -75,12 +79,10 @@ def build_engine(config: RunConfig) -> Engine:
 
 def _workers(config: RunConfig) -> Engine:
     """Engines on the Ray cluster, where the policy's path must be absolute: they may start elsewhere."""
-    from rl.cluster import connect  # imports Ray, which a run in one process needn't wait for
     from rollouts.ray_engine import RayEngine
 
     path = config.model.path if config.model.path == "tiny" else str(Path(config.model.path).resolve())
     build = partial(build_engine, replace(config, model=replace(config.model, path=path)))
-    connect(config.cluster.address)
     rollouts = config.rollouts
     return RayEngine(build, rollouts.workers, rollouts.worker_cpus, rollouts.worker_gpus)
 

@@ -13,18 +13,18 @@ from rewards.node import Node, Row
 from rewards.run.options import RunOptions
 from rewards.run.workers import Columns, WorkerDied
 from rewards.types import Clip
+from rl.cluster import connect
 
 
 class ActorWorker:
     """Scores in an actor of its own, on any node of the cluster that has its resources free.
 
-    Joins the cluster that this process is connected to, or that ``RAY_ADDRESS`` names; else Ray is started on
-    this machine. Ray gives the actor as many OpenMP threads as it has cores.
+    It is on the cluster that this process is connected to; without one, Ray is started on this machine. Ray
+    gives the actor as many OpenMP threads as it has cores.
     """
 
     def __init__(self, node: Node, options: RunOptions) -> None:
-        if not ray.is_initialized():
-            ray.init(include_dashboard=False)
+        connect(None)
         cpus = 1 if options.num_cpus is None else options.num_cpus
         remote: Any = ray.remote(_Scorer)
         actor = remote.options(num_cpus=cpus, num_gpus=options.num_gpus)
