@@ -32,6 +32,7 @@ def evaluate(
         seed=derive_seed(config.seed, "evaluation"),
         step=step,
         split=split,
+        progress=f"judging held-out clips {'before' if split == 'eval_before' else 'after'} training",
     )
     write_step(step_path(folder, step, split), record)
     return record

@@ -98,8 +98,12 @@ def sample_and_score(
     seed: int,
     step: int,
     split: Split,
+    progress: str | None = None,
 ) -> StepRecord:
-    """``samples`` clips of each prompt with the engine's present weights, scored by ``graph``."""
+    """``samples`` clips of each prompt with the engine's present weights, scored by ``graph``.
+
+    ``progress`` names the work on a progress bar.
+    """
     sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
         parts.engine.generate(prompts, samples, sampling, seed),
@@ -109,4 +113,5 @@ def sample_and_score(
         step=step,
         split=split,
         config_hash=config_hash(config),
+        progress=progress,
     )

@@ -42,6 +42,7 @@ def sample_only(config: RunConfig) -> Path:
         seed=derive_seed(config.seed, "sample"),
         step=0,
         split="sample",
+        progress="scoring",
     )
     parts.engine.close()
     parts.judges.close()

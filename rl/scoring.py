@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
+from rich.progress import track
 
 from rewards.graph import RewardGraph
 from rewards.types import Clip, Scores
@@ -30,9 +31,11 @@ def score_rollouts(
     step: int,
     split: Split,
     config_hash: str,
+    progress: str | None = None,
 ) -> StepRecord:
     """Decode and score ``rollouts`` of ``prompts`` as they come, in any order.
 
+    ``progress``: what a bar on the terminal says it waits for; None shows none.
     The record has them prompt by prompt, the samples of each in their order. Its advantages are NaN: only the
     learner has any.
     """
@@ -42,7 +45,10 @@ def score_rollouts(
             for rollout, wave in zip(some, codec.decode_batch([r.codes for r in some]), strict=True):
                 came.append((rollout, quantise(wave)))
                 stream.submit(clip_of(*came[-1], codec.sample_rate))
-        scored = dict(stream.rows())
+        finished = stream.rows()
+        if progress:
+            finished = iter(track(finished, progress, len(came), update_period=1.0))
+        scored = dict(finished)
     groups = {prompt.id: group for group, prompt in enumerate(prompts)}
     order = sorted(range(len(came)), key=lambda i: (groups[came[i][0].prompt.id], came[i][0].sample_index))
     scores = Scores.of([scored[i] for i in order], graph.output_names)
