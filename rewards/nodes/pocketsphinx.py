@@ -30,7 +30,16 @@ class Pocketsphinx(Node):
 
     def load(self) -> None:
         # cmn=batch: features are normalised over each clip alone, so that order doesn't matter
-        self._decoder = sphinx.Decoder(samprate=SAMPLE_RATE, cmn="batch", loglevel="FATAL")
+        # the other options: one narrow pass, in a third of the time for about .03 more CER
+        self._decoder = sphinx.Decoder(
+            samprate=SAMPLE_RATE,
+            cmn="batch",
+            loglevel="FATAL",
+            fwdflat=False,
+            bestpath=False,
+            maxhmmpf=3000,
+            maxwpf=20,
+        )
 
     def score_clip(self, clip: Clip, **inputs: Any) -> Answer:
         audio = at_level(at_16k(clip.audio, clip.sample_rate), dbfs=-23.0)
