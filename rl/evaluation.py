@@ -7,6 +7,7 @@ from typing import Literal
 
 from rewards.graph import RewardGraph
 from rewards.nodes.error_rate import ErrorRate
+from rewards.nodes.pocketsphinx import Pocketsphinx
 from rewards.nodes.whisper import Whisper
 from rl.before_after import listening_pairs, metric_rows
 from rl.parts import Parts, sample_and_score
@@ -63,5 +64,5 @@ def compare_stored(config: RunConfig, folder: Path, judges: RewardGraph, step: i
 
 def lower_is_better(graph: RewardGraph) -> set[str]:
     """Outputs that count mistakes: error rates, and the repeats that a recogniser heard."""
-    names = {name for name, node in graph.nodes.items() if isinstance(node, ErrorRate)}
+    names = {name for name, node in graph.nodes.items() if isinstance(node, ErrorRate | Pocketsphinx)}
     return names | {f"{name}.loops" for name, node in graph.nodes.items() if isinstance(node, Whisper)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import (
@@ -136,26 +137,34 @@ def plain_line(step: int, total_steps: int, metrics: Mapping[str, float]) -> str
 
 
 def before_after_table(rows: Sequence[MetricRow]) -> Table:
-    """The evaluation for the terminal: the figures of the report's table."""
-    table = Table(title="Held-out prompts, before and after", title_justify="left")
-    table.add_column("metric")
-    table.add_column("role")
+    """The evaluation for the terminal, within 80 columns: the figures of the report's table."""
+    table = Table(
+        title="Held-out prompts, before and after",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    table.add_column("", no_wrap=True)
     for heading in ("before", "after", "change", "95% interval", "relative"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
     colours = {"better": "green", "worse": "red"}
+    role = None
     for row in rows:
-        change = row.comparison
-        colour = colours.get(row.verdict)
+        if row.role != role and row.role != "total":
+            table.add_row(f"[dim]{ROLES[row.role]}[/dim]")
+        role, change = row.role, row.comparison
+        verdict = "unclear" if row.verdict == "no clear change" else row.verdict
+        colour = colours.get(verdict)
         table.add_row(
             row.name,
-            ROLES[row.role],
-            number(change.before),
-            number(change.after),
-            number(change.delta, signed=True),
-            f"{number(change.low, signed=True)} to {number(change.high, signed=True)}",
+            f"{change.before:.3f}",
+            f"{change.after:.3f}",
+            f"{change.delta:+.3f}",
+            f"{change.low:+.3f} {change.high:+.3f}",
             "-" if math.isnan(change.relative) else f"{change.relative:+.1%}",
-            f"[{colour}]{row.verdict}[/{colour}]" if colour else row.verdict,
+            f"[{colour}]{verdict}[/{colour}]" if colour else verdict,
             style="bold" if row.role == "total" else None,
         )
     return table

@@ -284,9 +284,10 @@ def test_live_view_compares_with_the_first_steps() -> None:
 
 
 def test_terminal_table(rows: list[MetricRow]) -> None:
-    console = Console(file=io.StringIO(), width=140)
+    console = Console(file=io.StringIO(), width=80)
     console.print(before_after_table(rows))
-    output = console.file.getvalue()  # type: ignore[attr-defined]
-    (line,) = (line for line in output.splitlines() if " error " in line)
-    assert "in the reward" in line
-    assert "better" in line
+    lines = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    (error,) = (i for i, line in enumerate(lines) if line.startswith("error "))
+    assert lines.index("in the reward") < error < lines.index("outside")
+    assert "better" in lines[error]
+    assert not any("…" in line for line in lines)
