@@ -14,17 +14,27 @@ from rl.policy.modeling import DualARForCausalLM
 EMBEDDED = Path(__file__).parent.parent / "assets" / "tiny"
 
 
-def load_policy(
-    path: str, dtype: torch.dtype = torch.float32
-) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
-    """The policy and tokenizer in a directory of the published S2 layout; ``tiny`` is the embedded voice.
+def checkpoint_folder(path: str) -> Path:
+    """The directory that ``path`` means: ``tiny`` is the embedded voice.
 
     Raises:
-        CheckpointError: no such directory, or weights that don't fit the config.
+        CheckpointError: no such directory, or no checkpoint in it.
     """
     folder = EMBEDDED / "policy" if path == "tiny" else Path(path)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"model.path: {folder} holds no config.json; name a checkpoint directory")
+    return folder
+
+
+def load_policy(
+    path: str, dtype: torch.dtype = torch.float32
+) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
+    """The policy and tokenizer in a directory of the published S2 layout (see :func:`checkpoint_folder`).
+
+    Raises:
+        CheckpointError: no such directory, or weights that don't fit the config.
+    """
+    folder = checkpoint_folder(path)
     try:
         loaded: Any = DualARForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, local_files_only=True
