@@ -39,7 +39,6 @@ def load_policy(
         loaded: Any = DualARForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, local_files_only=True
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, RuntimeError, ValueError) as error:
         detail = " ".join(str(error).split())
         raise CheckpointError(f"model.path: {folder} can't be loaded ({detail})") from error
@@ -49,4 +48,17 @@ def load_policy(
         raise CheckpointError(
             f"model.path: {folder}: {len(wrong)} tensors don't fit config.json, first `{wrong[0]}`"
         )
-    return model.eval(), tokenizer
+    return model.eval(), load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint directory.
+
+    Raises:
+        CheckpointError: it has none that can be read.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, RuntimeError, ValueError) as error:
+        detail = " ".join(str(error).split())
+        raise CheckpointError(f"model.path: {folder}: its tokenizer can't be loaded ({detail})") from error

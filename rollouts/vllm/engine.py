@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from rollouts.types import Prompt, Rollout, SamplingParams
 from rollouts.vllm.frames import Sample
 from rollouts.vllm.plugin import ARCHITECTURE
 
-_BLOCK = 32  # cache tokens per block, the least that the CPU kernels take; whole blocks of a prompt are shared
+_BLOCK = 32  # cache tokens per block, the least the CPU kernels take; whole blocks of a prompt are shared
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +69,8 @@ class CallStats:
 class VllmEngine:
     """Implements :class:`rollouts.engine.Engine` with vLLM, on CPU or GPU.
 
-    ``checkpoint``: a directory in the published layout. ``stats`` are of the last call.
+    ``checkpoint``: a directory in the published layout. ``stats`` are of the last call; ``llm`` is vLLM's own
+    engine.
 
     Raises:
         CheckpointError: vLLM can't load the checkpoint.
@@ -95,6 +95,7 @@ class VllmEngine:
         args = EngineArgs(
             model=str(checkpoint),
             skip_tokenizer_init=True,
+            use_tqdm_on_load=False,
             hf_overrides={"architectures": [ARCHITECTURE]},
             generation_config="vllm",
             dtype=dtype,
@@ -113,10 +114,13 @@ class VllmEngine:
         )
         try:
             with _environment(options.multiprocessing):
-                self._llm = LLMEngine.from_engine_args(args)
+                self.llm = LLMEngine.from_engine_args(args)
         except (OSError, RuntimeError, ValueError) as error:
             detail = " ".join(str(error).split())
-            raise CheckpointError(f"rollouts.engine: vllm can't run {checkpoint} ({detail})") from error
+            raise CheckpointError(
+                f"rollouts.engine: vllm can't run {checkpoint} ({detail}); "
+                "set rollouts.engine=torch to sample without it"
+            ) from error
 
     @property
     def _sleeps(self) -> bool:
@@ -139,13 +143,13 @@ class VllmEngine:
         inputs = [self._input(prompt, sampling) for prompt in prompts]
         self._wake()
         longest = max(len(tokens["prompt_token_ids"]) for tokens, _ in inputs) + sampling.max_frames
-        self._llm.collective_rpc(
+        self.llm.collective_rpc(
             "begin_call", args=(len(prompts) * n, longest, sampling.max_frames, sampling.temperature)
         )
         for row in range(len(prompts) * n):
             tokens, codes = inputs[row // n]
             sample = Sample(seed, prompts[row // n].id, row % n, codes)
-            self._llm.add_request(str(row), tokens, self._params(sample, sampling))
+            self.llm.add_request(str(row), tokens, self._params(sample, sampling))
         outputs = self._run()
         self._count(list(outputs.values()))
         self._sleep()
@@ -172,7 +176,7 @@ class VllmEngine:
         self._unusable = "it was interrupted"
         try:
             self._send({name: tensor.detach() for name, tensor in weights.items()})
-            if not self._llm.reset_prefix_cache():
+            if not self.llm.reset_prefix_cache():
                 raise RuntimeError("the prefix cache is in use")
         except Exception as error:
             self._unusable = " ".join(str(error).split())
@@ -185,25 +189,25 @@ class VllmEngine:
 
     def close(self) -> None:
         """Free the model and end vLLM's processes."""
-        self._llm.engine_core.shutdown()
+        self.llm.engine_core.shutdown()
 
     def _send(self, weights: dict[str, Tensor]) -> None:
         if not self.options.multiprocessing and self.options.tensor_parallel == 1:
-            self._llm.collective_rpc("load_parameters", args=(weights,))
+            self.llm.collective_rpc("load_parameters", args=(weights,))
             return
         with tempfile.TemporaryDirectory(prefix="auralign-") as folder:
             path = str(Path(folder, "weights.safetensors"))
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
-            self._llm.collective_rpc("load_parameters", args=(path,))
+            self.llm.collective_rpc("load_parameters", args=(path,))
 
     def _sleep(self) -> None:
         if self._sleeps and not self._asleep:
-            self._llm.sleep(level=1)
+            self.llm.sleep(level=1)
             self._asleep = True
 
     def _wake(self) -> None:
         if self._asleep:
-            self._llm.wake_up()
+            self.llm.wake_up()
             self._asleep = False
 
     def _input(self, prompt: Prompt, sampling: SamplingParams) -> tuple[TokensPrompt, list[list[int]]]:
@@ -212,7 +216,7 @@ class VllmEngine:
         The salt keeps prompts apart whose tokens, which hold the first code only, are equal.
         """
         rows = prompt_rows(prompt, self.tokenizer, self.config)
-        limit = self._llm.model_config.max_model_len
+        limit = self.llm.model_config.max_model_len
         if rows.shape[1] + sampling.max_frames > limit:
             raise PromptError(
                 f"prompt {prompt.id}: {rows.shape[1]} tokens and rollouts.max_frames={sampling.max_frames} "
@@ -239,13 +243,13 @@ class VllmEngine:
     def _run(self) -> dict[str, RequestOutput]:
         """All outputs by request id; on an error nothing stays queued."""
         outputs: dict[str, RequestOutput] = {}
-        pending = set(self._llm.output_processor.request_states)
+        pending = set(self.llm.output_processor.request_states)
         try:
-            while self._llm.has_unfinished_requests():
-                outputs |= {output.request_id: output for output in self._llm.step()}
+            while self.llm.has_unfinished_requests():
+                outputs |= {output.request_id: output for output in self.llm.step()}
         finally:
-            if self._llm.has_unfinished_requests():
-                self._llm.abort_request(list(pending), internal=True)
+            if self.llm.has_unfinished_requests():
+                self.llm.abort_request(list(pending), internal=True)
         return outputs
 
     def _count(self, outputs: list[RequestOutput]) -> None:
