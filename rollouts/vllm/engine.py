@@ -18,13 +18,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from vllm import SamplingParams as RequestParams
 from vllm import TokensPrompt
+from vllm.distributed.parallel_state import model_parallel_is_initialized
 from vllm.engine.arg_utils import EngineArgs
 from vllm.outputs import RequestOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from rl.errors import CheckpointError, PromptError
+from rl.errors import CheckpointError, ConfigError, PromptError
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
@@ -73,6 +74,7 @@ class VllmEngine:
     engine.
 
     Raises:
+        ConfigError: another one runs in this process, without processes of its own; vLLM's state is global.
         CheckpointError: vLLM can't load the checkpoint.
     """
 
@@ -83,6 +85,8 @@ class VllmEngine:
         dtype: str = "float32",
         options: VllmOptions = VllmOptions(),
     ) -> None:
+        if model_parallel_is_initialized():
+            raise ConfigError("rollouts.engine: vllm runs in this process already; close that engine first")
         self.tokenizer, self.options = tokenizer, options
         self.version = 0
         self.stats = CallStats(0, 0, 0)
