@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -150,11 +151,12 @@ class VllmEngine:
         self.llm.collective_rpc(
             "begin_call", args=(len(prompts) * n, longest, sampling.max_frames, sampling.temperature)
         )
+        requests = {}
         for row in range(len(prompts) * n):
             tokens, codes = inputs[row // n]
             sample = Sample(seed, prompts[row // n].id, row % n, codes)
-            self.llm.add_request(str(row), tokens, self._params(sample, sampling))
-        outputs = self._run()
+            requests[str(row)] = (tokens, self._params(sample, sampling))
+        outputs = self._run(requests)
         self._count(list(outputs.values()))
         self._sleep()
         return [
@@ -244,16 +246,17 @@ class VllmEngine:
             extra_args=sample.to_args(),
         )
 
-    def _run(self) -> dict[str, RequestOutput]:
-        """All outputs by request id; on an error nothing stays queued."""
+    def _run(self, requests: dict[str, tuple[TokensPrompt, RequestParams]]) -> dict[str, RequestOutput]:
+        """The outputs by request id; on an error nothing stays queued."""
         outputs: dict[str, RequestOutput] = {}
-        pending = set(self.llm.output_processor.request_states)
         try:
+            for name, (tokens, params) in requests.items():
+                self.llm.add_request(name, tokens, params)
             while self.llm.has_unfinished_requests():
                 outputs |= {output.request_id: output for output in self.llm.step()}
         finally:
             if self.llm.has_unfinished_requests():
-                self.llm.abort_request(list(pending), internal=True)
+                self.llm.abort_request(list(self.llm.output_processor.request_states), internal=True)
         return outputs
 
     def _count(self, outputs: list[RequestOutput]) -> None:
@@ -303,20 +306,23 @@ def _classes() -> dict[str, str]:
 
 @contextmanager
 def _environment(multiprocessing: bool) -> Iterator[None]:
-    """What vLLM reads from the environment while it starts; the process is left as it was.
+    """What vLLM needs while it starts; the process is left as it was.
 
-    Its CPU worker also disables ``torch.set_num_threads`` for good, which the learner may need.
+    Its mode is an environment variable. Its CPU worker disables ``torch.set_num_threads`` for good, which the
+    learner may need, and looks for a ``__dict__`` in everything that any module holds, which fails in
+    llvmlite's: its library object takes every name for a function of its own.
     """
-    wanted = {"VLLM_ENABLE_V1_MULTIPROCESSING": str(int(multiprocessing))}
-    before = {name: os.environ.get(name) for name in wanted}
+    variable, module = "VLLM_ENABLE_V1_MULTIPROCESSING", "llvmlite.binding.ffi"
+    value, hidden = os.environ.get(variable), sys.modules.pop(module, None)
     set_num_threads = torch.set_num_threads
-    os.environ.update(wanted)
+    os.environ[variable] = str(int(multiprocessing))
     try:
         yield
     finally:
         torch.set_num_threads = set_num_threads
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        if hidden is not None:
+            sys.modules[module] = hidden
+        if value is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = value

@@ -52,9 +52,7 @@ class DualModelState(DefaultModelState):
         slots = self.slot_of[input_batch.idx_mapping[: input_batch.num_reqs]].repeat_interleave(
             starts.diff(), output_size=total
         )
-        embeds[:total] = self.model.embed(
-            input_batch.input_ids[:total], slots, input_batch.positions[:total]
-        )
+        embeds[:total] = self.model.embed(input_batch.input_ids[:total], slots, input_batch.positions[:total])
         return embeds
 
     def custom_sampler(self, sampler: Sampler) -> tuple[Sampler, None]:
