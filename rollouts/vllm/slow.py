@@ -27,10 +27,10 @@ class PlainLinear(UnquantizedLinearMethod):
     vLLM's own method repacks weights on CPU, and a compiled graph keeps the packed copy.
     """
 
-    def process_weights_after_loading(self, layer: nn.Module) -> None:
+    def process_weights_after_loading(self, layer: LinearBase) -> None:
         """Nothing: the weight stays as it is."""
 
-    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def apply(self, layer: LinearBase, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x W^T`` (no layer here has a bias)."""
         return F.linear(x, layer.weight, bias)
 

@@ -64,7 +64,7 @@ class DualSampler(Sampler):
     """vLLM's sampler, of which only the bookkeeping is kept."""
 
     def __init__(self, base: Sampler, state: DualModelState) -> None:
-        vars(self).update(vars(base))
+        self.__dict__.update(vars(base))
         self.state = state
 
     def __call__(self, logits: Tensor, input_batch: InputBatch) -> SamplerOutput:
