@@ -93,7 +93,6 @@ def build_engine(config: RunConfig) -> Engine:
         batch_size=rollouts.batch_size,
         kv_cache_bytes=int(rollouts.kv_cache_gib * 2**30),
         eager=not on_gpu,
-        colocated=on_gpu and rollouts.workers == 0,
     )
     folder = checkpoint_folder(config.model.path)
     return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options)

@@ -30,6 +30,7 @@ from rl.errors import CheckpointError, ConfigError, PromptError
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
+from rollouts.engine import in_order
 from rollouts.types import Prompt, Rollout, SamplingParams
 from rollouts.vllm.frames import Sample
 from rollouts.vllm.plugin import ARCHITECTURE
@@ -46,7 +47,7 @@ class VllmOptions:
     ``batch_size``: samples at once. ``kv_cache_bytes``: memory for the slow AR's cache; when it is short,
     samples wait or are preempted. ``step_tokens``: tokens per step, prompts are cut into chunks of that many;
     None leaves it to vLLM. ``eager``: don't compile the slow AR. ``multiprocessing``: run vLLM's core and
-    worker in processes of their own. ``colocated``: on a GPU, free its memory between calls.
+    worker in processes of their own.
     """
 
     batch_size: int = 128
@@ -54,13 +55,12 @@ class VllmOptions:
     step_tokens: int | None = None
     eager: bool = True
     multiprocessing: bool = False
-    colocated: bool = False
     tensor_parallel: int = 1
 
 
 @dataclass(frozen=True)
 class CallStats:
-    """Of one `VllmEngine.generate`: prompt tokens of all samples, those found in the prefix cache, and how
+    """Of one call of `VllmEngine`: prompt tokens of all samples, those found in the prefix cache, and how
     often a sample was preempted because the cache was full."""
 
     prompt_tokens: int
@@ -69,7 +69,7 @@ class CallStats:
 
 
 class VllmEngine:
-    """Implements :class:`rollouts.engine.Engine` with vLLM, on CPU or GPU.
+    """Implements :class:`rollouts.engine.StreamingEngine` with vLLM, on CPU or GPU.
 
     ``checkpoint``: a directory in the published layout. ``stats`` are of the last call; ``llm`` is vLLM's own
     engine.
@@ -96,7 +96,7 @@ class VllmEngine:
             shapes = DualARForCausalLM(self.config).named_parameters()
         self._shapes = {name: parameter.shape for name, parameter in shapes}
         self._unusable: str | None = None
-        self._asleep = False
+        self._can_sleep = not current_platform.is_cpu()
         args = EngineArgs(
             model=str(checkpoint),
             skip_tokenizer_init=True,
@@ -114,7 +114,7 @@ class VllmEngine:
             kv_cache_memory_bytes=options.kv_cache_bytes,
             enforce_eager=options.eager,
             tensor_parallel_size=options.tensor_parallel,
-            enable_sleep_mode=self._sleeps,
+            enable_sleep_mode=self._can_sleep,
             **_classes(),
         )
         try:
@@ -127,14 +127,16 @@ class VllmEngine:
                 "set rollouts.engine=torch to sample without it"
             ) from error
 
-    @property
-    def _sleeps(self) -> bool:
-        return self.options.colocated and not current_platform.is_cpu()
-
     def generate(
         self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
     ) -> list[Rollout]:
-        """See :class:`rollouts.engine.Engine`.
+        """See :class:`rollouts.engine.Engine`; raises what `stream` does."""
+        return in_order(self.stream(prompts, n, sampling, seed), prompts)
+
+    def stream(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> Iterator[Rollout]:
+        """See :class:`rollouts.engine.StreamingEngine`. An iterator that is dropped ends its call.
 
         Raises:
             PromptError: a prompt is malformed or too long for the cache.
@@ -146,23 +148,25 @@ class VllmEngine:
                 "load the weights again, or start anew with --resume"
             )
         inputs = [self._input(prompt, sampling) for prompt in prompts]
-        self._wake()
         longest = max(len(tokens["prompt_token_ids"]) for tokens, _ in inputs) + sampling.max_frames
         self.llm.collective_rpc(
             "begin_call", args=(len(prompts) * n, longest, sampling.max_frames, sampling.temperature)
         )
-        requests = {}
-        for row in range(len(prompts) * n):
-            tokens, codes = inputs[row // n]
-            sample = Sample(seed, prompts[row // n].id, row % n, codes)
-            requests[str(row)] = (tokens, self._params(sample, sampling))
-        outputs = self._run(requests)
-        self._count(list(outputs.values()))
-        self._sleep()
-        return [
-            self._rollout(outputs[str(row)], prompts[row // n], row % n, seed)
-            for row in range(len(prompts) * n)
-        ]
+        outputs = []
+        try:
+            for row in range(len(prompts) * n):
+                tokens, codes = inputs[row // n]
+                sample = Sample(seed, prompts[row // n].id, row % n, codes)
+                self.llm.add_request(str(row), tokens, self._params(sample, sampling))
+            while self.llm.has_unfinished_requests():
+                for output in self.llm.step():
+                    outputs.append(output)
+                    row = int(output.request_id)
+                    yield self._rollout(output, prompts[row // n], row % n, seed)
+        finally:
+            if self.llm.has_unfinished_requests():
+                self.llm.abort_request(list(self.llm.output_processor.request_states), internal=True)
+        self._count(outputs)
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """See :class:`rollouts.engine.Engine`. Cached prompts of the old weights are dropped.
@@ -178,7 +182,6 @@ class VllmEngine:
                 raise CheckpointError(
                     f"weight sync: the policy has no parameter `{name}` of shape {tuple(tensor.shape)}"
                 )
-        self._wake()
         self._unusable = "it was interrupted"
         try:
             self._send({name: tensor.detach() for name, tensor in weights.items()})
@@ -193,6 +196,16 @@ class VllmEngine:
         self._unusable = None
         self.version += 1
 
+    def sleep(self) -> None:
+        """See :class:`rollouts.engine.Engine`: weights to host memory, the cache dropped. Not on CPU."""
+        if self._can_sleep and not self.llm.is_sleeping():
+            self.llm.sleep(level=1)
+
+    def wake(self) -> None:
+        """See :class:`rollouts.engine.Engine`."""
+        if self._can_sleep and self.llm.is_sleeping():
+            self.llm.wake_up()
+
     def close(self) -> None:
         """Free the model and end vLLM's processes."""
         self.llm.engine_core.shutdown()
@@ -205,16 +218,6 @@ class VllmEngine:
             path = str(Path(folder, "weights.safetensors"))
             save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
             self.llm.collective_rpc("load_parameters", args=(path,))
-
-    def _sleep(self) -> None:
-        if self._sleeps and not self._asleep:
-            self.llm.sleep(level=1)
-            self._asleep = True
-
-    def _wake(self) -> None:
-        if self._asleep:
-            self.llm.wake_up()
-            self._asleep = False
 
     def _input(self, prompt: Prompt, sampling: SamplingParams) -> tuple[TokensPrompt, list[list[int]]]:
         """A prompt's tokens, and the codes of its audio positions ``[A, K]``.
@@ -245,19 +248,6 @@ class VllmEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args=sample.to_args(),
         )
-
-    def _run(self, requests: dict[str, tuple[TokensPrompt, RequestParams]]) -> dict[str, RequestOutput]:
-        """The outputs by request id; on an error nothing stays queued."""
-        outputs: dict[str, RequestOutput] = {}
-        try:
-            for name, (tokens, params) in requests.items():
-                self.llm.add_request(name, tokens, params)
-            while self.llm.has_unfinished_requests():
-                outputs |= {output.request_id: output for output in self.llm.step()}
-        finally:
-            if self.llm.has_unfinished_requests():
-                self.llm.abort_request(list(self.llm.output_processor.request_states), internal=True)
-        return outputs
 
     def _count(self, outputs: list[RequestOutput]) -> None:
         self.stats = CallStats(

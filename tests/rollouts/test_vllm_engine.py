@@ -126,6 +126,17 @@ def test_a_prompt_that_does_not_fit_is_named(engine: VllmEngine) -> None:
     assert len(engine.generate(PROMPTS[:1], 1, SAMPLING, seed=0)) == 1
 
 
+def test_a_dropped_stream_leaves_nothing_behind(engine: VllmEngine, reference: TorchEngine) -> None:
+    stream = engine.stream(PROMPTS, 12, SAMPLING, seed=7)
+    first = next(stream)
+    stream.close()
+    mine = engine.generate(PROMPTS, 12, SAMPLING, seed=7)
+    assert_same_rollouts(mine, reference.generate(PROMPTS, 12, SAMPLING, seed=7))
+    again = next(r for r in mine if (r.prompt.id, r.sample_index) == (first.prompt.id, first.sample_index))
+    assert_same_rollouts([first], [again])
+    engine.load_weights({})  # would fail if the cache were in use
+
+
 def test_this_process_keeps_its_threads(engine: VllmEngine) -> None:
     """vLLM's CPU worker would disable this for everyone in the process."""
     before = torch.get_num_threads()
