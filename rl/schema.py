@@ -45,11 +45,19 @@ class PromptsConfig:
 
 @dataclass
 class RolloutsConfig:
-    engine: str = option("torch", "what samples the rollouts", choices=("torch",))
+    engine: str = option(
+        "auto",
+        "what samples the rollouts, with the same result: `vllm`, `torch` (plain PyTorch), or `auto`, which "
+        "is vllm where it is installed",
+        choices=("auto", "vllm", "torch"),
+    )
     group_size: int = option(16, "samples per prompt (G)", at_least=2)
     temperature: float = option(1.0, "divides the logits of both ARs", above=0)
     max_frames: int = option(128, "a rollout is cut after this many codec frames", at_least=1)
     batch_size: int = option(128, "rollouts sampled at once; no effect on what is sampled", at_least=1)
+    kv_cache_gib: float = option(
+        1.0, "memory of engine vllm's cache; where it is short, rollouts wait for each other", above=0
+    )
     workers: int = option(
         0, "processes that sample, on the Ray cluster; 0: the learner's own process samples", at_least=0
     )

@@ -14,8 +14,16 @@ _AR_KEYS = ("n_layer", "n_head", "n_local_heads", "head_dim", "dim", "intermedia
 class ARConfig(PretrainedConfig):
     """One of the two transformers. Field names are those of the published ``config.json``.
 
-    transformers makes dataclasses of configs that declare fields only.
+    transformers makes dataclasses of configs that declare fields only. The usual names read the same fields.
     """
+
+    attribute_map: ClassVar = {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "num_key_value_heads": "n_local_heads",
+        "max_position_embeddings": "max_seq_len",
+    }
 
     vocab_size: int = 0
     n_layer: int = 0

@@ -20,6 +20,18 @@ from rl.policy.configuration import ARConfig, DualARConfig
 from rl.policy.layers import Block, KVCache, RMSNorm, rope_table
 
 
+def embed_rows(rows: Tensor, tokens: nn.Embedding, codebooks: nn.Embedding, config: DualARConfig) -> Tensor:
+    """``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)`` on audio, ``E[id]`` elsewhere: ``[B, T, dim]``."""
+    ids, codes = rows[:, 0], rows[:, 1:]
+    embedded = tokens(ids)
+    books = config.num_codebooks
+    offsets = torch.arange(books, device=rows.device) * config.audio_decoder_config.vocab_size
+    summed = codebooks(codes + offsets[:, None]).sum(1)
+    start, end = config.semantic_start_token_id, config.semantic_end_token_id
+    is_audio = ((ids >= start) & (ids <= end))[..., None]
+    return torch.where(is_audio, (embedded + summed) / math.sqrt(books + 1), embedded)
+
+
 class _Stack(nn.Module):
     layers: nn.ModuleList
     norm: RMSNorm
@@ -122,15 +134,9 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         self.text_model.model.embeddings = cast(nn.Embedding, value)
 
     def embed(self, rows: Tensor) -> Tensor:
-        """``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)`` on audio, ``E[id]`` elsewhere: ``[B, T, dim]``."""
-        ids, codes = rows[:, 0], rows[:, 1:]
-        tokens = self.text_model.model.embeddings(ids)
-        books = self.config.num_codebooks
-        offsets = torch.arange(books, device=rows.device) * self.config.audio_decoder_config.vocab_size
-        summed = self.audio_decoder.codebook_embeddings(codes + offsets[:, None]).sum(1)
-        start, end = self.config.semantic_start_token_id, self.config.semantic_end_token_id
-        is_audio = ((ids >= start) & (ids <= end))[..., None]
-        return torch.where(is_audio, (tokens + summed) / math.sqrt(books + 1), tokens)
+        """See :func:`embed_rows`."""
+        codebooks = self.audio_decoder.codebook_embeddings
+        return embed_rows(rows, self.text_model.model.embeddings, codebooks, self.config)
 
     def forward(
         self,

@@ -69,7 +69,7 @@ def configure(policy: Path, tmp_path: Path) -> Configure:
                 "output_dir": str(tmp_path / "runs"),
                 "model": {"path": str(policy)},
                 "prompts": {"train": str(prompts), "heldout": str(prompts)},
-                "rollouts": {"group_size": 4, "max_frames": 6},
+                "rollouts": {"engine": "torch", "group_size": 4, "max_frames": 6},
                 "rewards": {
                     "nodes": {"length": {"type": "duration", "per_character": 0.03, "slack": 1.0}},
                     "total": "length",

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 GOLDEN = Path(__file__).parent.parent / "rl" / "fixtures" / "s2_tiny"
 PROMPTS = [Prompt(f"p{i}", "Say it." + " And again." * i, "say it") for i in range(4)]
 SAMPLING = SamplingParams(max_frames=6)
-BUILD = partial(build_engine, load_config("grpo_tiny", [f"model.path={GOLDEN}"]))
+BUILD = partial(build_engine, load_config("grpo_tiny", [f"model.path={GOLDEN}", "rollouts.engine=torch"]))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,23 @@
+"""What the engine asks of its workers, wherever they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+
+class WorkerCalls:
+    """Mixed into vLLM's worker classes; the engine reaches these through ``collective_rpc``."""
+
+    model_runner: Any
+
+    def begin_call(self, requests: int, length: int, frames: int, temperature: float) -> None:
+        """See `DualARForVllm.begin`."""
+        self.model_runner.get_model().begin(requests, length, frames, temperature)
+
+    def load_parameters(self, source: dict[str, Tensor] | str) -> None:
+        """Copy parameters of the published names from memory or a safetensors file, read whole first."""
+        weights = load_file(source) if isinstance(source, str) else source
+        self.model_runner.get_model().load_weights(weights.items())
