@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +73,16 @@ def parse(
 
 
 def run_main(command: Callable[[], None]) -> int:
-    """Run ``command`` and return the exit code: 2 after an `AuralignError`, printed as one line."""
+    """Run ``command`` and return the exit code: 2 after an `AuralignError`, printed as one line.
+
+    Libraries' notices to each other, about which a user can do nothing, are not shown.
+    """
     try:
-        command()
+        with warnings.catch_warnings():
+            # TRL's own way to vLLM isn't used
+            warnings.filterwarnings("ignore", "TRL currently supports vLLM", UserWarning)
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            command()
     except AuralignError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
