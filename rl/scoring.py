@@ -35,9 +35,8 @@ def score_rollouts(
 ) -> StepRecord:
     """Decode and score ``rollouts`` of ``prompts`` as they come, in any order.
 
-    ``progress``: what a bar on the terminal says it waits for; None shows none.
     The record has them prompt by prompt, the samples of each in their order. Its advantages are NaN: only the
-    learner has any.
+    learner has any. ``progress``: what a bar on the terminal says it waits for; None shows none.
     """
     coming, came = iter(rollouts), list[tuple[Rollout, np.ndarray]]()
     with graph.stream() as stream:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make the embedded voice from nothing: corpus, codec, policy, prompts (about two hours on two cores)."""
+"""Make the embedded voice from nothing: corpus, codec, policy, prompts (two to three hours on two cores)."""
 
 import argparse
 import sys

@@ -18,6 +18,7 @@ from rich.console import Console
 from rl.before_after import metric_rows
 from rl.cli.common import run_main
 from rl.config import load_config
+from rl.errors import RunFolderError
 from rl.evaluation import lower_is_better
 from rl.live import before_after_table
 from rl.parts import build_parts, sample_and_score
@@ -29,6 +30,8 @@ from rollouts.types import Rollout, SamplingParams
 
 ROUNDS = 6
 """Of bisection: the temperature is found to about 1 %."""
+TOLERANCE = 0.02
+"""Share by which the control's entropy may miss the trained policy's."""
 
 
 def nats_per_frame(rollouts: Sequence[Rollout]) -> float:
@@ -57,6 +60,11 @@ def main() -> None:
         sampling = SamplingParams(middle, config.rollouts.max_frames)
         found = nats_per_frame(parts.engine.generate(prompts, evaluation.samples, sampling, seed))
         low, high = (middle, high) if found < wanted else (low, middle)
+    if abs(found - wanted) > TOLERANCE * wanted:
+        raise RunFolderError(
+            f"{folder}: there is no control: at temperatures from {0.5 * usual:.2f} to {1.2 * usual:.2f} the "
+            f"base has no {wanted:.2f} nats per frame as the trained policy has (nearest: {found:.2f})"
+        )
     control = sample_and_score(
         parts,
         parts.judges,
