@@ -22,7 +22,7 @@ from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
 from rl.schema import RunConfig
 from rl.scoring import score_rollouts
-from rollouts.engine import Engine
+from rollouts.engine import Engine, stream
 from rollouts.store import Split, StepRecord
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, SamplingParams
@@ -127,7 +127,7 @@ def sample_and_score(
     """
     sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
-        parts.engine.generate(prompts, samples, sampling, seed),
+        stream(parts.engine, prompts, samples, sampling, seed),
         prompts,
         parts.codec,
         graph,

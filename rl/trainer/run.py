@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -24,8 +24,9 @@ from rl.scoring import score_rollouts
 from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter, merged_weights
 from rl.trainer.grpo import DualARTrainer
+from rollouts.engine import stream
 from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
-from rollouts.types import Prompt, SamplingParams
+from rollouts.types import Prompt, Rollout, SamplingParams
 
 CHECKPOINTS = "checkpoints"
 
@@ -56,14 +57,21 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
+        seed = derive_seed(config.seed, "rollouts", step)
         start = time.monotonic()
-        rollouts = parts.engine.generate(
-            prompts, config.rollouts.group_size, sampling, derive_seed(config.seed, "rollouts", step)
-        )
-        speed["rollout/frames_per_s"] = sum(len(r.codes) for r in rollouts) / (time.monotonic() - start)
-        parts.engine.sleep()
-        return score_rollouts(
-            rollouts,
+        frames = 0
+
+        def sampled() -> Iterator[Rollout]:
+            nonlocal frames
+            for rollout in stream(parts.engine, prompts, config.rollouts.group_size, sampling, seed):
+                frames += len(rollout.codes)
+                yield rollout
+            speed["time/rollout_s"] = time.monotonic() - start
+            speed["rollout/frames_per_s"] = frames / speed["time/rollout_s"]
+            parts.engine.sleep()
+
+        record = score_rollouts(
+            sampled(),
             prompts,
             parts.codec,
             parts.graph,
@@ -71,6 +79,8 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             split="train",
             config_hash=config_hash(config),
         )
+        speed["time/rewards_s"] = time.monotonic() - start - speed["time/rollout_s"]
+        return record
 
     with (
         MetricsWriter(folder / METRICS_FILE, done if resume else None) as writer,
