@@ -66,6 +66,7 @@ def score_rollouts(
         gated=scores.gated,
         reasons=scores.reasons,
         details=scores.details,
+        submitted=np.array(order, dtype=np.int64),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -10,10 +11,39 @@ from torch import Tensor
 from rollouts.types import Prompt, Rollout, SamplingParams
 
 
+@dataclass(frozen=True)
+class CallStats:
+    """Of one call of an engine: prompt tokens of all samples, those of them that needn't be computed again,
+    and how often a sample was preempted because the cache was full."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+    def __add__(self, other: CallStats) -> CallStats:
+        return CallStats(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.preemptions + other.preemptions,
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """As docs/run_folder.md names them."""
+        return {
+            "rollout/prefix_cached": self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0,
+            "rollout/preemptions": float(self.preemptions),
+        }
+
+
 class Engine(Protocol):
     """Samples rollouts. ``version`` counts weight loads and is stamped on each rollout."""
 
     version: int
+
+    @property
+    def stats(self) -> CallStats:
+        """Of the last call that was read to its end."""
+        ...
 
     def generate(
         self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl.cluster import check_room
 from rl.errors import AuralignError, ClusterError
-from rollouts.engine import Engine, in_order, stream
+from rollouts.engine import CallStats, Engine, in_order, stream
 from rollouts.types import Prompt, Rollout, SamplingParams
 
 ATTEMPTS = 3  # a worker that dies this often without finishing anything is given up
@@ -45,6 +45,9 @@ class _Worker:
 
     def set_version(self, version: int) -> None:
         self.engine.version = version
+
+    def stats(self) -> CallStats:
+        return self.engine.stats
 
     def sleep(self) -> None:
         self.engine.sleep()
@@ -103,6 +106,11 @@ class RayEngine:
     def version(self, version: int) -> None:
         self._everywhere("set_version", version)
         self._version = version
+
+    @property
+    def stats(self) -> CallStats:
+        """The workers' together; of one that was replaced, since then."""
+        return sum(self._everywhere("stats"), CallStats())
 
     @property
     def pids(self) -> list[int]:
@@ -184,17 +192,19 @@ class RayEngine:
             check_room(*self._size)
         return _get(ready)
 
-    def _everywhere(self, method: str, *arguments: Any) -> None:
-        """Call a method of every worker; one that has died is replaced first."""
+    def _everywhere(self, method: str, *arguments: Any) -> list[Any]:
+        """What a method of every worker returns; one that has died is replaced first."""
         calls = [getattr(actor, method).remote(*arguments) for actor in self._actors]
+        answers = []
         for index, call in enumerate(calls):
             while True:
                 try:
-                    _get(call)
+                    answers.append(_get(call))
                     break
                 except _LOST as error:
                     self._replace(index, error)
                     call = getattr(self._actors[index], method).remote(*arguments)
+        return answers
 
     def _replace(self, index: int, error: Exception) -> None:
         """A new worker in the state of the one that died."""

@@ -27,7 +27,7 @@ from datasets import Audio, Features, List, Value
 from rl.errors import RunFolderError
 from rollouts.types import Prompt, Reference, Rollout
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FOLDER = "rollouts"
 Split = Literal["train", "eval_before", "eval_after", "sample"]
 
@@ -44,7 +44,8 @@ class StepRecord:
     output wasn't finite. ``group_ids``: int64 ``[B]``, equal for the samples of one prompt. ``values``:
     ``{node output: float64 [B]}``, ``total`` and ``advantages``: float64 ``[B]``; NaN is missing, and
     ``reasons[b]`` says why. ``gated``: bool ``[B]``, True where a gate closed: the total is the gate's floor
-    and nodes behind it have no value. ``details[b]``: JSON-able, per node.
+    and nodes behind it have no value. ``details[b]``: JSON-able, per node. ``submitted``: int64 ``[B]``, the
+    place of each clip in the order in which the reward graph saw them, on which its batches depend.
     """
 
     step: int
@@ -60,6 +61,7 @@ class StepRecord:
     gated: np.ndarray
     reasons: list[dict[str, str]]
     details: list[dict[str, Any]]
+    submitted: np.ndarray
 
 
 def quantise(audio: np.ndarray) -> np.ndarray:
@@ -203,6 +205,7 @@ def _features(record: StepRecord) -> Features:
             **{_REWARD + name: Value("float64") for name in record.values},
             "missing": Value("string"),
             "details": Value("string"),
+            "submitted": Value("int64"),
             "config_hash": Value("string"),
         }
     )
@@ -239,6 +242,7 @@ def _to_table(record: StepRecord) -> pa.Table:
         **{_REWARD + name: _nullable(column) for name, column in record.values.items()},
         "missing": [_dumps(reasons) for reasons in record.reasons],
         "details": [_dumps(details) for details in record.details],
+        "submitted": record.submitted.tolist(),
         "config_hash": [record.config_hash] * len(rollouts),
     }
     schema = _features(record).arrow_schema
@@ -272,6 +276,7 @@ def _from_table(table: pa.Table, info: dict[str, Any]) -> StepRecord:
         gated=_column(table, "gated", np.bool_),
         reasons=[json.loads(row["missing"]) for row in rows],
         details=[json.loads(row["details"]) for row in rows],
+        submitted=_column(table, "submitted", np.int64),
     )
 
 
@@ -308,6 +313,7 @@ def _check_lengths(record: StepRecord) -> None:
         "gated": record.gated,
         "reasons": record.reasons,
         "details": record.details,
+        "submitted": record.submitted,
         **record.values,
     }
     for name, column in columns.items():

@@ -15,7 +15,7 @@ from rl.errors import CheckpointError
 from rl.policy.likelihood import fast_log_softmax, slow_log_softmax
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
-from rollouts.engine import in_order
+from rollouts.engine import CallStats, in_order
 from rollouts.noise import uniforms
 from rollouts.types import Prompt, Rollout, SamplingParams
 
@@ -58,6 +58,7 @@ class TorchEngine:
         self.tokenizer = tokenizer
         self.batch_size = batch_size
         self.version = 0
+        self.stats = CallStats()
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Copy the named parameters in.
@@ -99,6 +100,7 @@ class TorchEngine:
         was_training = self.model.training
         self.model.eval()
         per_chunk = max(1, self.batch_size // n)
+        self.stats = CallStats()
         try:
             for start in range(0, len(prompts), per_chunk):
                 yield from self._chunk(prompts[start : start + per_chunk], n, sampling, seed)
@@ -110,6 +112,8 @@ class TorchEngine:
         device, config = self.model.device, self.model.config
         inputs = [prompt_rows(prompt, self.tokenizer, config) for prompt in prompts]
         longest = max(rows.shape[1] for rows in inputs)
+        computed = sum(rows.shape[1] for rows in inputs)
+        self.stats += CallStats(computed * n, computed * (n - 1))
         hidden, caches, visible, positions = [], [], [], []
         for rows in inputs:
             out = self.model(rows[None].to(device))

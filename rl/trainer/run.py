@@ -68,6 +68,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
                 yield rollout
             speed["time/rollout_s"] = time.monotonic() - start
             speed["rollout/frames_per_s"] = frames / speed["time/rollout_s"]
+            speed.update(parts.engine.stats.metrics())
             parts.engine.sleep()
 
         record = score_rollouts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import sys
 import tempfile
@@ -30,14 +29,12 @@ from rl.errors import CheckpointError, ConfigError, PromptError
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
-from rollouts.engine import in_order
+from rollouts.engine import CallStats, in_order
 from rollouts.types import Prompt, Rollout, SamplingParams
 from rollouts.vllm.frames import Sample
 from rollouts.vllm.plugin import ARCHITECTURE
 
 _BLOCK = 32  # cache tokens per block, the least the CPU kernels take; whole blocks of a prompt are shared
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -58,21 +55,10 @@ class VllmOptions:
     tensor_parallel: int = 1
 
 
-@dataclass(frozen=True)
-class CallStats:
-    """Of one call of `VllmEngine`: prompt tokens of all samples, those found in the prefix cache, and how
-    often a sample was preempted because the cache was full."""
-
-    prompt_tokens: int
-    cached_tokens: int
-    preemptions: int
-
-
 class VllmEngine:
     """Implements :class:`rollouts.engine.StreamingEngine` with vLLM, on CPU or GPU.
 
-    ``checkpoint``: a directory in the published layout. ``stats`` are of the last call; ``llm`` is vLLM's own
-    engine.
+    ``checkpoint``: a directory in the published layout. ``llm`` is vLLM's own engine.
 
     Raises:
         ConfigError: another one runs in this process, without processes of its own; vLLM's state is global.
@@ -90,7 +76,7 @@ class VllmEngine:
             raise ConfigError("rollouts.engine: vllm runs in this process already; close that engine first")
         self.tokenizer, self.options = tokenizer, options
         self.version = 0
-        self.stats = CallStats(0, 0, 0)
+        self.stats = CallStats()
         self.config = DualARConfig.from_pretrained(checkpoint)
         with torch.device("meta"):
             shapes = DualARForCausalLM(self.config).named_parameters()
@@ -254,12 +240,6 @@ class VllmEngine:
             prompt_tokens=sum(len(output.prompt_token_ids) for output in outputs),
             cached_tokens=sum(output.num_cached_tokens for output in outputs),
             preemptions=sum(output.metrics.num_preemptions for output in outputs),
-        )
-        logger.info(
-            "%d of %d prompt tokens from the prefix cache, %d preemptions",
-            self.stats.cached_tokens,
-            self.stats.prompt_tokens,
-            self.stats.preemptions,
         )
 
     def _rollout(self, output: RequestOutput, prompt: Prompt, index: int, seed: int) -> Rollout:

@@ -66,6 +66,7 @@ def record(split: Split, gain: float) -> StepRecord:
         gated=np.zeros(count, dtype=bool),
         reasons=[{} for _ in rollouts],
         details=[{"asr": {"text": f"<b>{split}</b>"}} for _ in rollouts],
+        submitted=np.arange(count),
     )
 
 

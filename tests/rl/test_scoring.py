@@ -41,5 +41,9 @@ def test_rollouts_may_come_in_any_order() -> None:
     np.testing.assert_array_equal(mixed.total, expected.total)
     np.testing.assert_array_equal(mixed.group_ids, expected.group_ids)
     assert mixed.details == expected.details
+    assert expected.submitted.tolist() == list(range(len(whole)))
+    seen = [(r.prompt.id, r.sample_index) for r in (mixed.rollouts[i] for i in np.argsort(mixed.submitted))]
+    order = np.random.default_rng(1).permutation(len(whole))
+    assert seen == [(whole[i].prompt.id, whole[i].sample_index) for i in order]
     for left, right in zip(mixed.audio, expected.audio, strict=True):
         np.testing.assert_array_equal(left, right)

@@ -70,6 +70,7 @@ def make_record(step: int = 12, prompts: int = 2, samples: int = 3, **changes: o
         "gated": np.arange(count) == 2,
         "reasons": reasons,
         "details": [{"asr": {"transcript": f"hi {i}", "loops": False}} for i in range(count)],
+        "submitted": rng.permutation(count),
     }
     return StepRecord(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -79,7 +80,7 @@ def assert_same(a: StepRecord, b: StepRecord) -> None:
         assert getattr(a, name) == getattr(b, name), name
     assert list(a.values) == list(b.values)
     arrays = [(a.group_ids, b.group_ids), (a.total, b.total), (a.advantages, b.advantages)]
-    arrays += [(a.gated, b.gated)]
+    arrays += [(a.gated, b.gated), (a.submitted, b.submitted)]
     arrays += [(a.values[name], b.values[name]) for name in a.values]
     for x, y in zip(a.rollouts, b.rollouts, strict=True):
         arrays += [(x.codes, y.codes), (x.logprobs, y.logprobs)]
@@ -197,7 +198,7 @@ def test_foreign_newer_and_absent_files_are_refused(tmp_path: Path) -> None:
     write_step(path, make_record())
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({b"auralign": b'{"schema": 99}'}), path)
-    with pytest.raises(RunFolderError, match="rollout schema 99, but this version reads 1"):
+    with pytest.raises(RunFolderError, match="rollout schema 99, but this version reads 2"):
         read_step(path)
     pq.write_table(table.replace_schema_metadata({}), path)
     with pytest.raises(RunFolderError, match="not a rollout file"):
