@@ -8,19 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from speechbrain.lobes.features import Fbank
+from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN, Classifier
+from speechbrain.processing.features import InputNormalization
 
 from rewards.catalogue import build_node
 from rewards.node import NodeError
 from rewards.nodes.ecapa import Ecapa
 from rewards.types import Clip
-
-try:
-    import speechbrain.inference.speaker  # noqa: F401 - what the node loads
-    from speechbrain.lobes.features import Fbank
-    from speechbrain.lobes.models.ECAPA_TDNN import ECAPA_TDNN, Classifier
-    from speechbrain.processing.features import InputNormalization
-except (ImportError, OSError) as error:
-    pytest.skip(f"speechbrain can't be imported here: {error}", allow_module_level=True)
 
 SIZES = {
     "channels": [8, 8, 8, 8, 24],
