@@ -81,7 +81,7 @@ def run_main(command: Callable[[], None]) -> int:
         with warnings.catch_warnings():
             # TRL's own way to vLLM isn't used
             warnings.filterwarnings("ignore", "TRL currently supports vLLM", UserWarning)
-            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+            warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|vllm")
             command()
     except AuralignError as error:
         print(f"error: {error}", file=sys.stderr)
