@@ -31,7 +31,7 @@ Role = Literal["total", "reward", "related", "outside"]
 ROLES: dict[Role, str] = {  # as people read them
     "total": "the reward",
     "reward": "in the reward",
-    "outside": "outside",
+    "outside": "evaluation only",
     "related": "not counted",
 }
 Better = Literal["higher", "lower", "neither"]

@@ -20,7 +20,7 @@ Configure = Callable[..., RunConfig]
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random 2-layer ARs, 48 wide, with the embedded codec's codebooks."""
+    """Random 2-layer ARs, 48 wide, with the embedded codec's codebooks and heads that vLLM's CPU kernels take."""
     folder = tmp_path_factory.mktemp("policy")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
@@ -30,7 +30,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bpe.add_special_tokens([f"<|{name}|>" for name in names])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|pad|>")
     ids = tokenizer.convert_tokens_to_ids
-    shape = {"n_layer": 2, "n_head": 3, "n_local_heads": 3, "head_dim": 16, "dim": 48}
+    shape = {"n_layer": 2, "n_head": 2, "n_local_heads": 2, "head_dim": 32, "dim": 48}
     config = DualARConfig(
         text_config={
             **shape, "vocab_size": len(tokenizer), "intermediate_size": 96, "max_seq_len": 256,

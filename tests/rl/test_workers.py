@@ -13,9 +13,12 @@ from rollouts.store import iter_steps
 
 
 @pytest.mark.slow
-def test_workers_make_no_difference_to_the_learner(configure: Callable[..., RunConfig]) -> None:
+@pytest.mark.parametrize(("engine", "count"), [("torch", 2), ("vllm", 1)])
+def test_workers_make_no_difference_to_the_learner(
+    engine: str, count: int, configure: Callable[..., RunConfig]
+) -> None:
     inside = train(configure("name=inside", "trainer.steps=2"))
-    workers = ["rollouts.workers=2", "rollouts.worker_cpus=0.25"]
+    workers = [f"rollouts.engine={engine}", f"rollouts.workers={count}", "rollouts.worker_cpus=0.25"]
     outside = train(configure("name=outside", "trainer.steps=2", *workers))
     ray.shutdown()
     for left, right in zip(iter_steps(inside), iter_steps(outside), strict=True):
