@@ -18,11 +18,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("work_tiny"), help="folder for the corpus (1 GB)")
     parser.add_argument("--out", type=Path, default=Path("rl/assets/tiny"), help="where the weights go")
     parser.add_argument("--utterances", type=int, default=24_000)
+    parser.add_argument("--codec-steps", type=int, nargs="+", default=[2_600, 4_000], help="of each cycle")
     parser.add_argument("--policy-steps", type=int, nargs="+", default=[1_200, 5_000], help="of each cycle")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     corpus.build(arguments.work, arguments.utterances, with_audio=3_000, seed=1, workers=2)
-    train_codec.train(arguments.work, arguments.out / "codec")
+    train_codec.train(arguments.work, arguments.out / "codec", arguments.codec_steps)
     policy = arguments.out / "policy"
     for seed, steps in enumerate(arguments.policy_steps):
         train_policy.train(arguments.work, policy, steps, seed=seed, start=policy if seed else None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -110,9 +111,7 @@ def save(codec: TinyCodec, directory: Path) -> None:
     )
 
 
-def train(
-    folder: Path, out: Path, cycles: tuple[int, ...] = (2600, 4000), batch: int = 12, seed: int = 0
-) -> None:
+def train(folder: Path, out: Path, cycles: Sequence[int], batch: int = 12, seed: int = 0) -> None:
     """The whole recipe: quantiser, codes of the corpus, decoder (steps of each of its learning-rate
     cycles), saved as a codec directory.
     """

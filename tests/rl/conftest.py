@@ -20,7 +20,7 @@ Configure = Callable[..., RunConfig]
 
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random 2-layer ARs, 48 wide, with the embedded codec's codebooks and heads that vLLM's CPU kernels take."""
+    """Random 2-layer ARs with the embedded codec's codebooks, and heads that vLLM's CPU kernels take."""
     folder = tmp_path_factory.mktemp("policy")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
