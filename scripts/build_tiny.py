@@ -27,6 +27,7 @@ def main() -> None:
     policy = arguments.out / "policy"
     for seed, steps in enumerate(arguments.policy_steps):
         train_policy.train(arguments.work, policy, steps, seed=seed, start=policy if seed else None)
+    train_policy.make_usual(policy, temperature=0.7)
     make_prompts.write(arguments.out / "prompts")
 
 

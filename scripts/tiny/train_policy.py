@@ -14,6 +14,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from rl.policy import DualARConfig, DualARForCausalLM
+from rl.policy.loading import load_tokenizer
 from rl.policy.prompts import code_rows, prompt_rows
 from rollouts.types import Prompt
 
@@ -159,6 +160,20 @@ def train(
             print(f"step {step} loss {loss.item():.3f}", flush=True)
         if step % 400 == 399 or step == steps - 1:
             save(model, tokenizer, out)
+
+
+def make_usual(folder: Path, temperature: float) -> None:
+    """Rescale a checkpoint so that its distributions at temperature 1 are those that it had at ``temperature``.
+
+    The last norm of each AR scales its logits; ``project_in`` takes the slow one's change back for the fast AR.
+    """
+    model = DualARForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    fast = model.audio_decoder
+    with torch.no_grad():
+        for norm in (model.text_model.model.norm, fast.norm):
+            norm.weight /= temperature
+        fast.project_in.weight *= temperature
+    save(model, load_tokenizer(folder), folder)
 
 
 def save(model: DualARForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
