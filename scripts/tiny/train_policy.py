@@ -163,9 +163,9 @@ def train(
 
 
 def make_usual(folder: Path, temperature: float) -> None:
-    """Rescale a checkpoint so that its distributions at temperature 1 are those that it had at ``temperature``.
+    """Rescale a checkpoint so that its distributions at temperature 1 are what they were at ``temperature``.
 
-    The last norm of each AR scales its logits; ``project_in`` takes the slow one's change back for the fast AR.
+    Each AR's last norm scales its logits; ``project_in`` takes the slow one's change back for the fast AR.
     """
     model = DualARForCausalLM.from_pretrained(folder, dtype=torch.float32)
     fast = model.audio_decoder
