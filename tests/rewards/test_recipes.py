@@ -53,6 +53,13 @@ def test_recipe(recipe: str, speech: list[Clip], noise: np.ndarray, loopback: An
     np.testing.assert_array_equal(np.isnan(scores.total), [False, False, False, True, False])
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_can_stand_beside_the_quickstarts_monitors(recipe: str) -> None:
+    config = load_config("grpo_tiny", [f"rewards={recipe}"])
+    graph = build_graph(asdict(config.rewards), config.evaluation.monitors)
+    assert {"heard.loops", "cer", "outside"} <= set(graph.output_names)
+
+
 def test_step_audio_total_by_hand(speech: list[Clip], loopback: Any) -> None:
     """Whisper hears "she gave him a small red box": 28 characters."""
     grades = {"seed 0": 70, "seed 1": 80, "seed 2": 90, "seed 3": 96}  # mean 84
