@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -20,6 +19,7 @@ from rl.config import config_hash
 from rl.errors import ConfigError
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
+from rl.references import ReferenceEncoder
 from rl.schema import RunConfig
 from rl.scoring import score_rollouts
 from rollouts.engine import Engine, stream
@@ -32,7 +32,8 @@ from rollouts.types import Prompt, SamplingParams
 class Parts:
     """The learner's ``policy``, an ``engine`` with its own copy of it, the codec, and the two reward graphs.
 
-    ``judges`` is ``graph`` with the monitors that only the evaluation runs.
+    ``judges`` is ``graph`` with the monitors that only the evaluation runs. ``voices`` encodes the references
+    of prompts.
     """
 
     policy: DualARForCausalLM
@@ -41,6 +42,10 @@ class Parts:
     codec: Codec
     graph: RewardGraph
     judges: RewardGraph
+    voices: ReferenceEncoder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.voices = ReferenceEncoder(self.codec)
 
 
 def build_parts(config: RunConfig) -> Parts:
@@ -50,21 +55,40 @@ def build_parts(config: RunConfig) -> Parts:
     """
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
-    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype), _device())
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
-    codec = load_codec(config.model.codec)
-    books = len(codec.codebook_sizes)
-    if books != policy.config.num_codebooks:
-        raise ConfigError(
-            f"model.codec: {config.model.codec} has {books} codebooks, but the policy {config.model.path} "
-            f"writes {policy.config.num_codebooks}; name the codec that it was trained with"
-        )
+    codec = _codec_of(policy, config)
     if config.rollouts.workers or any(pool.options.where == "ray" for pool in judges.pools.values()):
         from rl.cluster import connect  # imports Ray, which a run in one process needn't wait for
 
         connect(config.cluster.address)
     engine = _workers(config) if config.rollouts.workers else build_engine(config)
     return Parts(policy, tokenizer, engine, codec, graph, judges)
+
+
+def _codec_of(policy: DualARForCausalLM, config: RunConfig) -> Codec:
+    """The codec, once it is known to have the policy's codebooks."""
+    path = config.model.path if config.model.codec is None else config.model.codec
+    codec = load_codec(path, _device())
+    known = (
+        policy.config.semantic_size,
+        *[policy.config.residual_codebook_size] * (policy.config.num_codebooks - 1),
+    )
+    if codec.codebook_sizes != known:
+        raise ConfigError(
+            f"model.codec: {path} has codebooks of {_sizes(codec.codebook_sizes)}, but the policy "
+            f"{config.model.path} those of {_sizes(known)}; name the codec that it was trained with"
+        )
+    return codec
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """``4096 + 9 x 1024``: the first one's size, and those of the others, which are alike."""
+    return f"{sizes[0]} + {len(sizes) - 1} x {max(sizes[1:], default=0)}"
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def build_engine(config: RunConfig) -> Engine:
@@ -74,13 +98,11 @@ def build_engine(config: RunConfig) -> Engine:
         ConfigError: vllm is asked for and isn't installed.
         CheckpointError: the policy can't be loaded, or not by vllm.
     """
-    on_gpu = torch.cuda.is_available()
     rollouts = config.rollouts
     installed = find_spec("vllm") is not None
     if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
-        policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+        policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype), _device())
         policy.requires_grad_(False)
-        cast(torch.nn.Module, policy).to("cuda" if on_gpu else "cpu")
         return TorchEngine(policy, tokenizer, rollouts.batch_size)
     if not installed:
         raise ConfigError(
@@ -92,7 +114,7 @@ def build_engine(config: RunConfig) -> Engine:
     options = VllmOptions(
         batch_size=rollouts.batch_size,
         kv_cache_bytes=int(rollouts.kv_cache_gib * 2**30),
-        eager=not on_gpu,
+        eager=_device() == "cpu",
     )
     folder = checkpoint_folder(config.model.path)
     return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options)
@@ -127,7 +149,7 @@ def sample_and_score(
     """
     sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
-        stream(parts.engine, prompts, samples, sampling, seed),
+        stream(parts.engine, parts.voices.encoded(prompts), samples, sampling, seed),
         prompts,
         parts.codec,
         graph,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from rl.policy.loading import EMBEDDED
 from rl.policy.prompts import check_user_text
 from rollouts.types import Prompt
 
-_FIELDS = ("id", "text", "spoken", "reference_audio", "meta")
+_FIELDS = ("id", "text", "spoken", "reference_audio", "references", "meta")
+_OWN_TAG = re.compile(r"<\|speaker:(\d+)\|>")
 
 
 def load_prompts(spec: str) -> list[Prompt]:
@@ -20,9 +22,14 @@ def load_prompts(spec: str) -> list[Prompt]:
 
     A line holds ``text`` (with tags, as the policy reads it); optional: ``spoken`` (the words to hear;
     default the text without ``<|...|>`` and ``[...]`` tags), ``id`` (default the line number),
-    ``reference_audio`` and ``meta``. ``reference_audio`` is a file with the voice asked for, relative to this
-    file, or a mapping of speaker numbers to files. As absolute paths they are kept in ``meta``: the first
-    speaker's as ``reference_audio``, the whole mapping as ``voices``.
+    ``reference_audio``, ``references`` and ``meta``. ``reference_audio`` is a file with the voice asked for,
+    relative to this file, or a mapping of speaker numbers to files. As absolute paths they are kept in
+    ``meta``: the first speaker's as ``reference_audio``, the whole mapping as ``voices``.
+
+    ``references`` are voices for the policy to hear before it speaks: a list of ``{"audio": file, "text":
+    what it says}``, of which the first is speaker 0's, unless the text begins with another's tag. They are
+    kept in ``meta`` until `rl.references.ReferenceEncoder` has encoded them. Where there is no
+    ``reference_audio`` they stand for it, too.
 
     Raises:
         PromptError: the file or a line is wrong; the message names both.
@@ -71,7 +78,35 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
             meta["reference_audio"] = meta["voices"][speakers[0]]
     elif named is not None:
         meta["reference_audio"] = _audio_file(named, path, where)
+    if "references" in record:
+        meta["references"] = _references(record["references"], path, where)
+        if named is None:
+            meta["voices"] = _voices(meta["references"])
+            speaker = next((turn.speaker for turn in parse_target(text).turns), None) or "0"
+            if speaker in meta["voices"]:
+                meta["reference_audio"] = meta["voices"][speaker]
     return Prompt(str(record.get("id", number)), text, record.get("spoken", spoken_words(text)), (), meta)
+
+
+def _references(listed: Any, prompts: Path, where: str) -> list[dict[str, str]]:
+    """The references with absolute paths."""
+    shape = "references must be a list of objects with `audio` and `text`"
+    if not isinstance(listed, list) or not listed:
+        raise PromptError(f"{where}: {shape}")
+    references = []
+    for one in listed:
+        if not isinstance(one, dict) or set(one) != {"audio", "text"} or not isinstance(one["text"], str):
+            raise PromptError(f"{where}: {shape}")
+        check_user_text(one["text"], f"{where}, a reference's text")
+        references.append({"audio": _audio_file(one["audio"], prompts, where), "text": one["text"]})
+    return references
+
+
+def _voices(references: list[dict[str, str]]) -> dict[str, str]:
+    """The files by speaker, as the prompt will tag them."""
+    tags = [_OWN_TAG.match(reference["text"]) for reference in references]
+    names = [tag.group(1) if tag else str(place) for place, tag in enumerate(tags)]
+    return {name: reference["audio"] for name, reference in zip(names, references, strict=True)}
 
 
 def _audio_file(name: Any, prompts: Path, where: str) -> str:

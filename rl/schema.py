@@ -29,7 +29,9 @@ def section(kind: type, help: str) -> Any:
 @dataclass
 class ModelConfig:
     path: str = option("tiny", "policy: `tiny` (embedded) or a folder in the published layout")
-    codec: str = option("tiny", "codec: `tiny` (embedded) or a checkpoint file or folder")
+    codec: str | None = option(
+        None, "codec: `tiny` (embedded), or a checkpoint file or folder; null: the one beside the policy"
+    )
     prompt_format: str = option("fish_s2", "how a prompt becomes token ids", choices=("fish_s2",))
     dtype: str = option(
         "float32", "of the base weights; LoRA and optimiser stay float32", choices=("float32", "bfloat16")
@@ -98,7 +100,13 @@ class LoraConfig:
         at_least=0,
         at_most=0.9,
     )
-    target: str = option("mlp", "layers of both ARs that get an adapter", choices=("mlp",))
+    target: str = option("mlp", "layers that get an adapter: the MLPs' projections", choices=("mlp",))
+    ars: str = option("both", "which ARs get an adapter", choices=("both", "slow", "fast"))
+    adapter: str | None = option(
+        None,
+        "folder of an adapter of this policy to go on from; r, alpha and ars must be its own. The KL stays "
+        "that to the policy without an adapter",
+    )
 
 
 @dataclass

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
-import soundfile
 from rich.progress import track
 
 from rewards.graph import RewardGraph
 from rewards.types import Clip, Scores
 from rl.codec.base import Codec
-from rl.errors import PromptError
+from rl.references import read_voice
 from rollouts.store import Split, StepRecord, quantise
 from rollouts.types import Prompt, Rollout
 
@@ -83,15 +81,6 @@ def clip_of(rollout: Rollout, audio: np.ndarray, sample_rate: int) -> Clip:
     }
     reference, rate = None, None
     if "reference_audio" in prompt.meta:
-        reference, rate = _read_audio(prompt.meta["reference_audio"])
-    voices = {name: _read_audio(path) for name, path in prompt.meta.get("voices", {}).items()}
+        reference, rate = read_voice(prompt.meta["reference_audio"])
+    voices = {name: read_voice(path) for name, path in prompt.meta.get("voices", {}).items()}
     return Clip(audio, sample_rate, prompt.text, prompt.spoken, reference, rate, meta, voices)
-
-
-@lru_cache(maxsize=256)
-def _read_audio(path: str) -> tuple[np.ndarray, int]:
-    try:
-        audio, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    except (OSError, soundfile.SoundFileError) as error:
-        raise PromptError(f"reference_audio {path}: can't be read ({error}); name an audio file") from error
-    return audio.mean(1), rate

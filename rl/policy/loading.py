@@ -9,45 +9,45 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from rl.errors import CheckpointError
+from rl.policy.files import check_tensors, check_tokenizer, read_config
 from rl.policy.modeling import DualARForCausalLM
 
 EMBEDDED = Path(__file__).parent.parent / "assets" / "tiny"
 
 
 def checkpoint_folder(path: str) -> Path:
-    """The directory that ``path`` means: ``tiny`` is the embedded voice.
+    """The directory that ``path`` means, its files checked: ``tiny`` is the embedded voice.
 
     Raises:
-        CheckpointError: no such directory, or no checkpoint in it.
+        CheckpointError: no such directory, no checkpoint in it, or one that is incomplete or doesn't fit its
+            config.
     """
     folder = EMBEDDED / "policy" if path == "tiny" else Path(path)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"model.path: {folder} holds no config.json; name a checkpoint directory")
+    check_tensors(folder, read_config(folder))
     return folder
 
 
 def load_policy(
-    path: str, dtype: torch.dtype = torch.float32
+    path: str, dtype: torch.dtype | str = torch.float32, device: str | torch.device = "cpu"
 ) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
     """The policy and tokenizer in a directory of the published S2 layout (see :func:`checkpoint_folder`).
 
+    ``dtype``: ``auto`` is that of the files. The tensors go from the files to ``device`` one by one.
+
     Raises:
-        CheckpointError: no such directory, or weights that don't fit the config.
+        CheckpointError: no such directory, weights that don't fit the config, or no fitting tokenizer.
     """
     folder = checkpoint_folder(path)
+    place: Any = {} if torch.device(device).type == "cpu" else {"device_map": {"": device}}
     try:
-        loaded: Any = DualARForCausalLM.from_pretrained(
-            folder, dtype=dtype, output_loading_info=True, local_files_only=True
+        model = DualARForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, use_safetensors=True, **place
         )
     except (OSError, RuntimeError, ValueError) as error:
         detail = " ".join(str(error).split())
         raise CheckpointError(f"model.path: {folder} can't be loaded ({detail})") from error
-    model, report = loaded
-    wrong = sorted(report["missing_keys"]) + sorted(report["unexpected_keys"])
-    if wrong:
-        raise CheckpointError(
-            f"model.path: {folder}: {len(wrong)} tensors don't fit config.json, first `{wrong[0]}`"
-        )
     return model.eval(), load_tokenizer(folder)
 
 
@@ -55,10 +55,14 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a checkpoint directory.
 
     Raises:
-        CheckpointError: it has none that can be read.
+        CheckpointError: it has none that can be read, or one without the policy's special tokens.
     """
+    if not (folder / "tokenizer.json").is_file():
+        raise CheckpointError(f"model.path: {folder} holds no tokenizer.json; fetch the whole checkpoint")
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, RuntimeError, ValueError) as error:
         detail = " ".join(str(error).split())
         raise CheckpointError(f"model.path: {folder}: its tokenizer can't be loaded ({detail})") from error
+    check_tokenizer(tokenizer, read_config(folder), folder)
+    return tokenizer

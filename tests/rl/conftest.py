@@ -67,7 +67,7 @@ def configure(policy: Path, tmp_path: Path) -> Configure:
         json.dumps(
             {
                 "output_dir": str(tmp_path / "runs"),
-                "model": {"path": str(policy)},
+                "model": {"path": str(policy), "codec": "tiny"},
                 "prompts": {"train": str(prompts), "heldout": str(prompts)},
                 "rollouts": {"engine": "torch", "group_size": 4, "max_frames": 6},
                 "rewards": {

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rl.errors import CheckpointError, PromptError
 from rl.policy import DualARForCausalLM
-from rl.policy.loading import load_policy
+from rl.policy.loading import load_policy, load_tokenizer
 from rl.policy.parity import parity
 from rl.policy.prompts import check_user_text, fish_s2_segments, prompt_rows
 from rollouts.types import Prompt, Reference
@@ -124,5 +125,6 @@ def test_user_text_never_becomes_a_control_token(text: str, speaker: int) -> Non
     assert not set(tokenizer.encode(text, add_special_tokens=False)) & set(tokenizer.all_special_ids)
 
 
+@cache
 def _tokenizer():  # type: ignore[no-untyped-def]
-    return load_policy(str(GOLDEN))[1]
+    return load_tokenizer(GOLDEN)
