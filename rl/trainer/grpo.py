@@ -29,6 +29,7 @@ from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
 from rl.schema import RunConfig
 from rl.seeds import derive_seed, step_prompts
+from rl.trainer.adapter import base_of, write_base
 from rl.trainer.mismatch import mismatch_metrics, mismatch_sums, stale_share
 from rl.trainer.objective import (
     ObjectiveSettings,
@@ -72,6 +73,7 @@ class DualARTrainer(GRPOTrainer):
         self.run = config
         self.tokenizer = tokenizer
         self.prompts = prompts
+        self.base = base_of(cast(DualARForCausalLM, model.get_base_model()))
         self.collect, self.keep, self.report = collect, keep, report
         self.record: StepRecord | None = None
         self.sums: dict[str, Tensor] = {}
@@ -137,6 +139,11 @@ class DualARTrainer(GRPOTrainer):
             "index": torch.arange(len(record.rollouts)),
             "advantages": torch.from_numpy(record.advantages).float(),
         }
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """What TRL saves, and beside the adapter to which policy it belongs."""
+        super()._save(output_dir, state_dict)
+        write_base(Path(output_dir or str(self.args.output_dir)), self.base)
 
     def _check_missing(self, record: StepRecord) -> None:
         missing = np.isnan(record.total)

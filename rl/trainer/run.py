@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from transformers.trainer import TRAINER_STATE_NAME
 
 from rl.config import config_hash, load_config, save_resolved
 from rl.errors import ConfigError, RunFolderError
@@ -23,12 +21,11 @@ from rl.schema import RunConfig
 from rl.scoring import score_rollouts
 from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter, merged_weights
+from rl.trainer.checkpoints import CHECKPOINTS, last_checkpoint
 from rl.trainer.grpo import DualARTrainer
 from rollouts.engine import stream
 from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
 from rollouts.types import Prompt, Rollout, SamplingParams
-
-CHECKPOINTS = "checkpoints"
 
 
 def train(config: RunConfig, resume: Path | None = None) -> Path:
@@ -42,6 +39,9 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     _check(config, prompts)
     checkpoint, done = _checkpoint(folder, config) if resume else _fresh(folder)
     parts = build_parts(config)
+    model = add_adapter(parts.policy, config.lora, derive_seed(config.seed, "adapter"))
+    if config.lora.adapter is not None:  # what the run starts from is what is evaluated first
+        parts.engine.load_weights(merged_weights(model))
     parts.engine.version = done
     folder.mkdir(parents=True, exist_ok=True)
     save_resolved(config, folder / CONFIG_FILE)
@@ -50,10 +50,10 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
         evaluate(parts, config, folder, "eval_before", 0)
     discard_steps_after(folder, done)
 
-    model = add_adapter(parts.policy, config.lora, derive_seed(config.seed, "adapter"))
     speed: dict[str, float] = {}
 
     def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
+        prompts = parts.voices.encoded(prompts)
         parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
         sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
@@ -156,20 +156,5 @@ def _checkpoint(folder: Path, config: RunConfig) -> tuple[Path | None, int]:
             f"{folder}: its {CONFIG_FILE} differs from this configuration; resume without changes, "
             "or start a run of another name"
         )
-    found = {
-        int(path.parent.name.rpartition("-")[2]): path.parent
-        for path in (folder / CHECKPOINTS).glob(f"checkpoint-*/{TRAINER_STATE_NAME}")
-        if _is_whole(path)
-    }
-    if not found:
-        return None, 0
-    return found[max(found)], max(found) // config.trainer.num_iterations
-
-
-def _is_whole(state: Path) -> bool:
-    """Whether a checkpoint's state, which is written last, was written to its end."""
-    try:
-        json.loads(state.read_text(encoding="utf-8"))
-    except json.JSONDecodeError:
-        return False
-    return True
+    last = last_checkpoint(folder)
+    return (last[0], last[1] // config.trainer.num_iterations) if last else (None, 0)

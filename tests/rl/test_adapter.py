@@ -2,16 +2,19 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file, save_file
 
+from rl.errors import CheckpointError, ConfigError
 from rl.policy.loading import load_policy
 from rl.policy.modeling import DualARForCausalLM
 from rl.schema import LoraConfig
-from rl.trainer.adapter import add_adapter, merged_weights
+from rl.trainer.adapter import add_adapter, base_of, merged_weights, write_base
 
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"
 
@@ -81,3 +84,64 @@ def test_the_adapter_follows_its_seed_and_leaves_the_global_generator_alone(base
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
     assert math.isfinite(drawn[0].abs().max().item())
+
+
+@pytest.mark.parametrize(("ars", "other"), [("slow", "audio_decoder"), ("fast", "text_model")])
+def test_one_ar_alone(base: DualARForCausalLM, ars: str, other: str) -> None:
+    model = add_adapter(base, LoraConfig(r=4, ars=ars), seed=0)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    part = base.config.text_config if ars == "slow" else base.config.audio_decoder_config
+    assert len(trained) == part.n_layer * 3 * 2
+    assert not any(other in name for name in trained)
+
+
+@pytest.fixture
+def saved(base: DualARForCausalLM, tmp_path: Path) -> Path:
+    """An adapter of the fast AR, with values, and what it was saved of."""
+    model = add_adapter(copy.deepcopy(base), LoraConfig(r=4, alpha=8.0, ars="fast"), seed=0)
+    _stir(model)
+    model.save_pretrained(tmp_path / "adapter")
+    write_base(tmp_path / "adapter", base_of(base))
+    return tmp_path / "adapter"
+
+
+def test_going_on_from_an_adapter(base: DualARForCausalLM, saved: Path) -> None:
+    model = add_adapter(base, LoraConfig(r=4, alpha=8.0, ars="fast", adapter=str(saved)), seed=5)
+    stored = load_file(saved / "adapter_model.safetensors")
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert len(trained) == len(stored)
+    assert {p.dtype for p in trained.values()} == {torch.float32}
+    for name, parameter in trained.items():
+        assert torch.equal(parameter, stored[name.replace(".default", "")])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"r": 8}, "lora.r: 8, but the adapter .* has 4; set lora.r=4"),
+        ({"alpha": 64.0}, "lora.alpha: 64, but the adapter .* has 8; set lora.alpha=8"),
+        ({"ars": "both"}, "lora.ars: both, but the adapter .* has fast; set lora.ars=fast"),
+    ],
+)
+def test_settings_that_are_not_the_adapters(
+    base: DualARForCausalLM, saved: Path, changed: dict[str, object], message: str
+) -> None:
+    settings = {"r": 4, "alpha": 8.0, "ars": "fast", "adapter": str(saved), **changed}
+    with pytest.raises(ConfigError, match=message):
+        add_adapter(base, LoraConfig(**settings), seed=0)  # type: ignore[arg-type]
+
+
+def test_adapters_that_do_not_fit(base: DualARForCausalLM, saved: Path, tmp_path: Path) -> None:
+    settings = LoraConfig(r=4, alpha=8.0, ars="fast", adapter=str(saved))
+    write_base(saved, replace(base_of(base), fingerprint="0"))
+    with pytest.raises(CheckpointError, match="trained on another policy"):
+        add_adapter(copy.deepcopy(base), settings, seed=0)
+    write_base(saved, base_of(base))
+    weights = load_file(saved / "adapter_model.safetensors")
+    removed = min(weights)
+    del weights[removed]
+    save_file(weights, saved / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match=f"`{removed}` isn't in the file"):
+        add_adapter(copy.deepcopy(base), settings, seed=0)
+    with pytest.raises(CheckpointError, match="holds no adapter_config"):
+        add_adapter(copy.deepcopy(base), LoraConfig(adapter=str(tmp_path)), seed=0)

@@ -66,6 +66,17 @@ def test_settings_that_do_not_fit_each_other(configure: Configure, override: str
         train(configure(override))
 
 
+def test_a_run_goes_on_from_an_adapter_where_that_run_ended(configure: Configure) -> None:
+    small = ["trainer.steps=1", "trainer.learning_rate=1e-2", "evaluation.prompts=1", "evaluation.listen=0"]
+    first = train(configure(*small))
+    adapter = first / CHECKPOINTS / "checkpoint-1"
+    second = train(configure(*small, "name=second", f"lora.adapter={adapter}"))
+    ended, began = step_path(first, 1, "eval_after"), step_path(second, 0, "eval_before")
+    for one, other in zip(read_step(ended).rollouts, read_step(began).rollouts, strict=True):
+        np.testing.assert_array_equal(one.codes, other.codes)
+    assert [record.rollouts[0].policy_version for record in iter_steps(second)] == [1]
+
+
 def test_too_many_missing_rewards_stop_the_run_with_a_checkpoint(configure: Configure) -> None:
     config = configure("rewards.total=log(length - 5)", "evaluation.enabled=false")
     with pytest.raises(RewardError, match="step 1: 100% of the rewards are missing"):
