@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -20,12 +20,13 @@ from rl.config import config_hash
 from rl.errors import ConfigError
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
-from rl.schema import RunConfig
+from rl.schema import ModelConfig, RolloutsConfig, RunConfig
 from rl.scoring import score_rollouts
 from rollouts.engine import Engine, stream
 from rollouts.store import Split, StepRecord
 from rollouts.torch_engine import TorchEngine
-from rollouts.types import Prompt, SamplingParams
+from rollouts.turns import TurnRule, stream_turns
+from rollouts.types import Prompt, Rollout, SamplingParams
 
 
 @dataclass
@@ -50,7 +51,7 @@ def build_parts(config: RunConfig) -> Parts:
     """
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
-    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    policy, tokenizer = _load(config.model)
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = load_codec(config.model.codec)
     books = len(codec.codebook_sizes)
@@ -78,7 +79,7 @@ def build_engine(config: RunConfig) -> Engine:
     rollouts = config.rollouts
     installed = find_spec("vllm") is not None
     if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
-        policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+        policy, tokenizer = _load(config.model)
         policy.requires_grad_(False)
         cast(torch.nn.Module, policy).to("cuda" if on_gpu else "cpu")
         return TorchEngine(policy, tokenizer, rollouts.batch_size)
@@ -95,7 +96,15 @@ def build_engine(config: RunConfig) -> Engine:
         eager=not on_gpu,
     )
     folder = checkpoint_folder(config.model.path)
-    return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options)
+    form: Any = config.model.prompt_format
+    return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options, form)
+
+
+def _load(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
+    """The policy, which reads prompts as ``model`` says, and its tokenizer."""
+    policy, tokenizer = load_policy(model.path, getattr(torch, model.dtype))
+    policy.config.prompt_format = model.prompt_format or policy.config.prompt_format
+    return policy, tokenizer
 
 
 def _workers(config: RunConfig) -> Engine:
@@ -106,6 +115,22 @@ def _workers(config: RunConfig) -> Engine:
     build = partial(build_engine, replace(config, model=replace(config.model, path=path)))
     rollouts = config.rollouts
     return RayEngine(build, rollouts.workers, rollouts.worker_cpus, rollouts.worker_gpus)
+
+
+def sample(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    samples: int,
+    settings: RolloutsConfig,
+    temperature: float,
+    seed: int,
+) -> Iterator[Rollout]:
+    """Rollouts as they finish, said at once or turn by turn as ``settings`` has it."""
+    sampling = SamplingParams(temperature, settings.max_frames)
+    if settings.turns_at_once is None:
+        return stream(engine, prompts, samples, sampling, seed)
+    rule = TurnRule(settings.turns_at_once, settings.bytes_at_once)
+    return stream_turns(engine, prompts, samples, sampling, seed, rule)
 
 
 def sample_and_score(
@@ -125,9 +150,8 @@ def sample_and_score(
 
     ``progress`` names the work on a progress bar.
     """
-    sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
-        stream(parts.engine, prompts, samples, sampling, seed),
+        sample(parts.engine, prompts, samples, config.rollouts, temperature, seed),
         prompts,
         parts.codec,
         graph,
