@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -96,8 +96,8 @@ def build_engine(config: RunConfig) -> Engine:
         eager=not on_gpu,
     )
     folder = checkpoint_folder(config.model.path)
-    form: Any = config.model.prompt_format
-    return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options, form)
+    model = config.model
+    return VllmEngine(folder, load_tokenizer(folder), model.dtype, options, model.prompt_format)
 
 
 def _load(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:

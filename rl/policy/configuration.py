@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, cast
 
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from rl.errors import CheckpointError
 
-Feedback = Literal["all", "first"]
-PromptFormat = Literal["fish_s2", "step_audio_3"]
+FEEDBACK = ("all", "first")
+PROMPT_FORMATS = ("fish_s2", "step_audio_3")
 
 _AR_KEYS = ("n_layer", "n_head", "n_local_heads", "head_dim", "dim", "intermediate_size", "vocab_size")
 
@@ -84,11 +84,11 @@ class DualARConfig(PretrainedConfig):
         semantic_end_token_id: int = 0,
         residual_codebook_size: int | None = None,
         audio_pad_token_id: int | None = None,
-        feedback: Feedback = "all",
+        feedback: str = "all",
         audio_scale: float | None = None,
         adaptor_layers: int = 0,
         adaptor_size: int = 0,
-        prompt_format: PromptFormat = "fish_s2",
+        prompt_format: str = "fish_s2",
         **kwargs: Any,
     ) -> None:
         text = text_config or {}
@@ -122,9 +122,9 @@ class DualARConfig(PretrainedConfig):
             raise CheckpointError("config.json: more semantic ids than audio_decoder_config.vocab_size")
         if self.eos_token_id is None:
             raise CheckpointError("config.json: `eos_token_id` is missing")
-        for name, kind in (("feedback", Feedback), ("prompt_format", PromptFormat)):
-            if getattr(self, name) not in get_args(kind):
-                raise CheckpointError(f"config.json: `{name}` must be one of {', '.join(get_args(kind))}")
+        for name, known in (("feedback", FEEDBACK), ("prompt_format", PROMPT_FORMATS)):
+            if getattr(self, name) not in known:
+                raise CheckpointError(f"config.json: `{name}` must be one of {', '.join(known)}")
         if self.feedback == "first" and self.audio_pad_token_id is None:
             raise CheckpointError("config.json: feedback `first` needs `audio_pad_token_id`")
         if self.adaptor_layers and (self.feedback == "all" or self.adaptor_size <= 0):
@@ -148,5 +148,5 @@ class DualARConfig(PretrainedConfig):
     def is_heard(self, ids: Tensor) -> Tensor:
         """Which tokens of ``ids`` the slow AR reads together with a frame's K codes: bool like ``ids``."""
         if self.feedback == "first":
-            return ids == self.audio_pad_token_id
+            return ids.eq(cast(int, self.audio_pad_token_id))
         return (ids >= self.semantic_start_token_id) & (ids <= self.semantic_end_token_id)

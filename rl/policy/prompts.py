@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ def heard_rows(codes: np.ndarray, config: DualARConfig) -> Tensor:
     """Codes ``[T, K]`` of audio to listen to as model rows ``[1 + K, T]`` (see `DualARConfig.feedback`)."""
     rows = code_rows(codes, config)
     if config.feedback == "first":
-        rows[0] = config.audio_pad_token_id
+        rows[0] = cast(int, config.audio_pad_token_id)
     return rows
 
 

@@ -26,7 +26,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from rl.errors import CheckpointError, ConfigError, PromptError
-from rl.policy.configuration import DualARConfig, PromptFormat
+from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
 from rollouts.depth import in_batches
@@ -73,7 +73,7 @@ class VllmEngine:
         tokenizer: PreTrainedTokenizerBase,
         dtype: str = "float32",
         options: VllmOptions = VllmOptions(),
-        prompt_format: PromptFormat | None = None,
+        prompt_format: str | None = None,
     ) -> None:
         if model_parallel_is_initialized():
             raise ConfigError("rollouts.engine: vllm runs in this process already; close that engine first")
