@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -20,13 +20,13 @@ from rl.config import config_hash
 from rl.errors import ConfigError
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
-from rl.schema import ModelConfig, RolloutsConfig, RunConfig
+from rl.schema import ModelConfig, RunConfig
 from rl.scoring import score_rollouts
 from rollouts.engine import Engine, stream
 from rollouts.store import Split, StepRecord
 from rollouts.torch_engine import TorchEngine
-from rollouts.turns import TurnRule, stream_turns
-from rollouts.types import Prompt, Rollout, SamplingParams
+from rollouts.turns import TurnEngine, TurnRule
+from rollouts.types import Prompt, SamplingParams
 
 
 @dataclass
@@ -65,6 +65,9 @@ def build_parts(config: RunConfig) -> Parts:
 
         connect(config.cluster.address)
     engine = _workers(config) if config.rollouts.workers else build_engine(config)
+    if config.rollouts.turns_at_once is not None:
+        rule = TurnRule(config.rollouts.turns_at_once, config.rollouts.bytes_at_once)
+        engine = TurnEngine(engine, rule)
     return Parts(policy, tokenizer, engine, codec, graph, judges)
 
 
@@ -117,22 +120,6 @@ def _workers(config: RunConfig) -> Engine:
     return RayEngine(build, rollouts.workers, rollouts.worker_cpus, rollouts.worker_gpus)
 
 
-def sample(
-    engine: Engine,
-    prompts: Sequence[Prompt],
-    samples: int,
-    settings: RolloutsConfig,
-    temperature: float,
-    seed: int,
-) -> Iterator[Rollout]:
-    """Rollouts as they finish, said at once or turn by turn as ``settings`` has it."""
-    sampling = SamplingParams(temperature, settings.max_frames)
-    if settings.turns_at_once is None:
-        return stream(engine, prompts, samples, sampling, seed)
-    rule = TurnRule(settings.turns_at_once, settings.bytes_at_once)
-    return stream_turns(engine, prompts, samples, sampling, seed, rule)
-
-
 def sample_and_score(
     parts: Parts,
     graph: RewardGraph,
@@ -150,8 +137,9 @@ def sample_and_score(
 
     ``progress`` names the work on a progress bar.
     """
+    sampling = SamplingParams(temperature, config.rollouts.max_frames)
     return score_rollouts(
-        sample(parts.engine, prompts, samples, config.rollouts, temperature, seed),
+        stream(parts.engine, prompts, samples, sampling, seed),
         prompts,
         parts.codec,
         graph,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from torch import Tensor
 
 from rl.errors import PromptError
-from rollouts.engine import Engine, stream
+from rollouts.engine import CallStats, Engine, in_order, stream
 from rollouts.types import Prompt, Reference, Rollout, SamplingParams, Turn
 
 _TAG = re.compile(r"(?=<\|speaker:\d+\|>)")
@@ -90,23 +91,65 @@ class _Talk:
         )
 
 
-def stream_turns(
-    engine: Engine, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int, rule: TurnRule
-) -> Iterator[Rollout]:
-    """``n`` rollouts of each prompt in the order in which they finish, each said part by part.
+class TurnEngine:
+    """Implements :class:`rollouts.engine.StreamingEngine` over ``engine``, which says each prompt in parts.
 
-    ``sampling.max_frames`` limits one part. All samples' first parts are sampled together, then all second
-    parts, and so on.
+    ``max_frames`` limits one part. All samples' first parts are sampled together, then all second parts, and
+    so on. ``stats`` are those of all parts.
     """
-    talks = [_Talk(prompt, i, cut_into_parts(prompt, rule)) for prompt in prompts for i in range(n)]
-    asked = {(talk.prompt.id, talk.index): talk for talk in talks}
-    now, each = [replace(talk.prompt, text=talk.texts[0]) for talk in talks[::n]], n
-    while asked:
-        for rollout in stream(engine, now, each, sampling, seed):
-            talk = asked[rollout.prompt.id, rollout.sample_index]
-            talk.said.append(rollout)
-            if len(talk.said) == len(talk.texts):
-                yield talk.rollout()
-        going = [(talk, talk.next_prompt()) for talk in asked.values() if len(talk.said) < len(talk.texts)]
-        asked = {(prompt.id, 0): talk for talk, prompt in going}
-        now, each = [prompt for _, prompt in going], 1
+
+    def __init__(self, engine: Engine, rule: TurnRule) -> None:
+        self.engine, self.rule = engine, rule
+        self.stats = CallStats()
+
+    @property
+    def version(self) -> int:
+        """Weight loads so far."""
+        return self.engine.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.engine.version = version
+
+    def generate(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> list[Rollout]:
+        """See :class:`rollouts.engine.Engine`."""
+        return in_order(self.stream(prompts, n, sampling, seed), prompts)
+
+    def stream(
+        self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
+    ) -> Iterator[Rollout]:
+        """See :class:`rollouts.engine.StreamingEngine`. Raises `PromptError` as `cut_into_parts` does."""
+        talks = [_Talk(prompt, i, cut_into_parts(prompt, self.rule)) for prompt in prompts for i in range(n)]
+        asked = {(talk.prompt.id, talk.index): talk for talk in talks}
+        now, each = [replace(talk.prompt, text=talk.texts[0]) for talk in talks[::n]], n
+        stats = CallStats()
+        while asked:
+            for rollout in stream(self.engine, now, each, sampling, seed):
+                talk = asked[rollout.prompt.id, rollout.sample_index]
+                talk.said.append(rollout)
+                if len(talk.said) == len(talk.texts):
+                    yield talk.rollout()
+            stats += self.engine.stats
+            unfinished = [talk for talk in asked.values() if len(talk.said) < len(talk.texts)]
+            going = [(talk, talk.next_prompt()) for talk in unfinished]
+            asked = {(prompt.id, 0): talk for talk, prompt in going}
+            now, each = [prompt for _, prompt in going], 1
+        self.stats = stats
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """See :class:`rollouts.engine.Engine`."""
+        self.engine.load_weights(weights)
+
+    def sleep(self) -> None:
+        """See :class:`rollouts.engine.Engine`."""
+        self.engine.sleep()
+
+    def wake(self) -> None:
+        """See :class:`rollouts.engine.Engine`."""
+        self.engine.wake()
+
+    def close(self) -> None:
+        """See :class:`rollouts.engine.Engine`."""
+        self.engine.close()

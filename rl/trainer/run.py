@@ -15,7 +15,7 @@ from rl.errors import ConfigError, RunFolderError
 from rl.evaluation import compare_stored, evaluate
 from rl.live import LiveView, before_after_table
 from rl.metrics import METRICS_FILE, MetricsWriter, read_metrics
-from rl.parts import Parts, build_parts, sample
+from rl.parts import Parts, build_parts
 from rl.prompts_file import load_prompts
 from rl.report.html import write_report
 from rl.run_folder import CONFIG_FILE
@@ -24,8 +24,9 @@ from rl.scoring import score_rollouts
 from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter, merged_weights
 from rl.trainer.grpo import DualARTrainer
+from rollouts.engine import stream
 from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
-from rollouts.types import Prompt, Rollout
+from rollouts.types import Prompt, Rollout, SamplingParams
 
 CHECKPOINTS = "checkpoints"
 
@@ -55,14 +56,14 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
         parts.engine.wake()
         parts.engine.load_weights(merged_weights(model))
+        sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
         seed = derive_seed(config.seed, "rollouts", step)
         start = time.monotonic()
         frames = 0
 
         def sampled() -> Iterator[Rollout]:
             nonlocal frames
-            how = config.rollouts
-            for rollout in sample(parts.engine, prompts, how.group_size, how, how.temperature, seed):
+            for rollout in stream(parts.engine, prompts, config.rollouts.group_size, sampling, seed):
                 frames += len(rollout.codes)
                 yield rollout
             speed["time/rollout_s"] = time.monotonic() - start

@@ -205,12 +205,12 @@ def test_foreign_newer_and_absent_files_are_refused(tmp_path: Path) -> None:
         read_step(path)
 
 
-def test_files_of_the_first_schema_had_no_turns(tmp_path: Path) -> None:
+def test_files_of_the_second_schema_had_no_turns(tmp_path: Path) -> None:
     path = tmp_path / "step.parquet"
     record = make_record()
     write_step(path, record)
     table = pq.read_table(path).drop_columns(["turns"])
-    info = {**json.loads(table.schema.metadata[b"auralign"]), "schema": 1}
+    info = {**json.loads(table.schema.metadata[b"auralign"]), "schema": 2}
     pq.write_table(table.replace_schema_metadata({b"auralign": json.dumps(info).encode()}), path)
     for rollout in record.rollouts:
         rollout.turns = ()

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from rl.errors import PromptError
 from rl.policy.likelihood import likelihood_of_turns, sampled_logprobs, turns_of
 from rl.policy.loading import load_policy
-from rollouts.engine import in_order
+from rollouts.engine import StreamingEngine, in_order
 from rollouts.torch_engine import TorchEngine
-from rollouts.turns import TurnRule, cut_into_parts, stream_turns
+from rollouts.turns import TurnEngine, TurnRule, cut_into_parts
 from rollouts.types import Prompt, Reference, Rollout, SamplingParams
 from tests.step_audio import make_policy
 
@@ -45,7 +45,7 @@ def rollouts(engine: TorchEngine) -> list[Rollout]:
 
 
 def say(engine: TorchEngine, prompts: list[Prompt], n: int = 4, rule: TurnRule = RULE) -> list[Rollout]:
-    return in_order(stream_turns(engine, prompts, n, SAMPLING, 5, rule), prompts)
+    return TurnEngine(engine, rule).generate(prompts, n, SAMPLING, 5)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +132,16 @@ def test_a_text_of_one_part_is_sampled_as_ever(engine: TorchEngine, rollouts: li
     plain = engine.generate(PROMPTS[:1], 4, SAMPLING, seed=5)
     for mine, other in zip(rollouts[:4], plain, strict=True):
         np.testing.assert_array_equal(mine.codes, other.codes)
+
+
+def test_it_is_an_engine_like_any_other(engine: TorchEngine) -> None:
+    outer = TurnEngine(engine, RULE)
+    assert isinstance(outer, StreamingEngine)
+    outer.version = 7
+    rollouts = outer.generate(PROMPTS[2:], 2, SAMPLING, 5)
+    assert {r.policy_version for r in rollouts} == {engine.version} == {7}
+    tokens = 0
+    for rollout in rollouts:
+        first, second = turns_of(rollout, engine.tokenizer, engine.model.config)
+        tokens += 2 * first.read.shape[1] + len(first.codes) + second.read.shape[1]
+    assert outer.stats.prompt_tokens == tokens
