@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
-from rl.policy.prompts import code_rows, prompt_rows, turn_rows
+from rl.policy.prompts import code_rows, join_turns, turn_rows
 from rollouts.types import Reference, Rollout, Turn
 
 
@@ -69,13 +69,13 @@ def turns_of(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, config: DualA
     turns = rollout.turns or (Turn(rollout.prompt.text, len(codes), rollout.end_logprob),)
     said = codes.split([turn.frames for turn in turns])
     heard = [Reference(turn.text, part.numpy()) for turn, part in zip(turns, said, strict=True)]
-    first = replace(rollout.prompt, text=turns[0].text)
-    last = replace(rollout.prompt, text=turns[-1].text, history=(*rollout.prompt.history, *heard[:-1]))
-    between = turn_rows(last, tokenizer, config)[len(first.history) + 1 :]
-    reads = [prompt_rows(first, tokenizer, config), *between]
+    history = rollout.prompt.history
+    whole = replace(rollout.prompt, text=turns[-1].text, history=(*history, *heard[:-1]))
+    reads = turn_rows(whole, tokenizer, config)
+    first = join_turns(reads[: len(history) + 1], rollout.prompt, config)
     return [
         TurnRows(read, part, turn.end_logprob is not None)
-        for read, part, turn in zip(reads, said, turns, strict=True)
+        for read, part, turn in zip([first, *reads[len(history) + 1 :]], said, turns, strict=True)
     ]
 
 

@@ -144,12 +144,20 @@ def prompt_rows(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, config: Dual
 
     Raises what `turn_rows` does.
     """
-    *earlier, last = turn_rows(prompt, tokenizer, config)
-    parts = []
-    for read, said in zip(earlier, prompt.history, strict=True):
+    return join_turns(turn_rows(prompt, tokenizer, config), prompt, config)
+
+
+def join_turns(reads: Sequence[Tensor], prompt: Prompt, config: DualARConfig) -> Tensor:
+    """What is read before the turns of ``prompt.history`` and after them, with their frames in between.
+
+    Raises:
+        PromptError: codes of another K.
+    """
+    parts = [reads[0]]
+    for said, read in zip(prompt.history, reads[1:], strict=True):
         _check_codes(said.codes, config, f"prompt {prompt.id}")
-        parts += [read, code_rows(said.codes, config)]
-    return torch.cat([*parts, last], 1)
+        parts += [code_rows(said.codes, config), read]
+    return torch.cat(parts, 1)
 
 
 def _rows_of(
