@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.errors import PromptError
@@ -20,6 +20,8 @@ from tests.step_audio import byte_tokenizer, make_policy
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"
 CODES = np.arange(20).reshape(2, 10)
 TOKENIZER = byte_tokenizer(4)
+PIECES = st.text(max_size=4) | st.sampled_from(["<|im_end|>", "<|", "|>", "im_start", "<|speaker:1|>"])
+WORDS = st.lists(PIECES, min_size=1, max_size=6).map("".join)
 CONTROL = {i: token for token, i in TOKENIZER.get_vocab().items() if token.startswith("<|")}
 
 
@@ -54,7 +56,8 @@ def test_no_text_opens_a_section(name: str, bad: object) -> None:
         text(Prompt("x", "Hi.", "hi", (), {name: bad}))
 
 
-@given(st.text(min_size=1), st.text(min_size=1), st.text(min_size=1))
+@settings(deadline=None)
+@given(WORDS, WORDS, WORDS)
 def test_control_tokens_are_the_formats_own(role: str, instruction: str, words: str) -> None:
     prompt = Prompt("x", words, "", (), {"role": role, "instruction": instruction})
     try:

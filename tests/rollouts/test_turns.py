@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.errors import PromptError
@@ -69,6 +69,7 @@ def test_text_without_a_speaker_is_not_dropped() -> None:
         cut_into_parts(Prompt("p", "Well. <|speaker:0|>Hi.", ""), RULE)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 12), st.text("abé ", min_size=1, max_size=9)), min_size=1),
     st.integers(1, 4),
