@@ -20,11 +20,12 @@ from rl.errors import ConfigError
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
 from rl.references import ReferenceEncoder
-from rl.schema import RunConfig
+from rl.schema import ModelConfig, RunConfig
 from rl.scoring import score_rollouts
 from rollouts.engine import Engine, stream
 from rollouts.store import Split, StepRecord
 from rollouts.torch_engine import TorchEngine
+from rollouts.turns import TurnEngine, TurnRule
 from rollouts.types import Prompt, SamplingParams
 
 
@@ -55,7 +56,7 @@ def build_parts(config: RunConfig) -> Parts:
     """
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
-    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype), _device())
+    policy, tokenizer = _load(config.model)
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = _codec_of(policy, config)
     if config.rollouts.workers or any(pool.options.where == "ray" for pool in judges.pools.values()):
@@ -63,6 +64,9 @@ def build_parts(config: RunConfig) -> Parts:
 
         connect(config.cluster.address)
     engine = _workers(config) if config.rollouts.workers else build_engine(config)
+    if config.rollouts.turns_at_once is not None:
+        rule = TurnRule(config.rollouts.turns_at_once, config.rollouts.bytes_at_once)
+        engine = TurnEngine(engine, rule)
     return Parts(policy, tokenizer, engine, codec, graph, judges)
 
 
@@ -101,7 +105,7 @@ def build_engine(config: RunConfig) -> Engine:
     rollouts = config.rollouts
     installed = find_spec("vllm") is not None
     if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
-        policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype), _device())
+        policy, tokenizer = _load(config.model)
         policy.requires_grad_(False)
         return TorchEngine(policy, tokenizer, rollouts.batch_size)
     if not installed:
@@ -117,7 +121,15 @@ def build_engine(config: RunConfig) -> Engine:
         eager=_device() == "cpu",
     )
     folder = checkpoint_folder(config.model.path)
-    return VllmEngine(folder, load_tokenizer(folder), config.model.dtype, options)
+    model = config.model
+    return VllmEngine(folder, load_tokenizer(folder), model.dtype, options, model.prompt_format)
+
+
+def _load(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
+    """The policy, which reads prompts as ``model`` says, and its tokenizer."""
+    policy, tokenizer = load_policy(model.path, getattr(torch, model.dtype), _device())
+    policy.config.prompt_format = model.prompt_format or policy.config.prompt_format
+    return policy, tokenizer
 
 
 def _workers(config: RunConfig) -> Engine:

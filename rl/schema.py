@@ -32,7 +32,11 @@ class ModelConfig:
     codec: str | None = option(
         None, "codec: `tiny` (embedded), or a checkpoint file or folder; null: the one beside the policy"
     )
-    prompt_format: str = option("fish_s2", "how a prompt becomes token ids", choices=("fish_s2",))
+    prompt_format: str | None = option(
+        None,
+        "how a prompt becomes token ids; null: as config.json in the policy's folder says, else fish_s2",
+        choices=("fish_s2", "step_audio_3"),
+    )
     dtype: str = option(
         "float32", "of the base weights; LoRA and optimiser stay float32", choices=("float32", "bfloat16")
     )
@@ -55,8 +59,19 @@ class RolloutsConfig:
     )
     group_size: int = option(16, "samples per prompt (G)", at_least=2)
     temperature: float = option(1.0, "divides the logits of both ARs", above=0)
-    max_frames: int = option(128, "a rollout is cut after this many codec frames", at_least=1)
+    max_frames: int = option(
+        128, "a rollout, or turn by turn each part of it, is cut after this many codec frames", at_least=1
+    )
     batch_size: int = option(128, "rollouts sampled at once; no effect on what is sampled", at_least=1)
+    turns_at_once: int | None = option(
+        None,
+        "say a prompt turn by turn, so many speaker turns at once: later ones hear the earlier ones (the "
+        "published implementation of S2: 5); null: the whole text at once",
+        at_least=1,
+    )
+    bytes_at_once: int = option(
+        300, "turn by turn: what is said at once has at most so many UTF-8 bytes (S2: 300)", at_least=1
+    )
     kv_cache_gib: float = option(
         1.0, "memory of engine vllm's cache; where it is short, rollouts wait for each other", above=0
     )
@@ -125,6 +140,9 @@ class TrainerConfig:
         at_least=0,
     )
     gamma: float = option(1.0, "weight of the fast AR's loss: L = L_slow + gamma * L_fast", at_least=0)
+    detach_hidden: bool = option(
+        False, "keep the fast AR's loss out of the slow AR (StepAudio 3 Gen's last stage of training)"
+    )
     beta: float = option(0.0, "weight of the KL to the starting policy (k3 estimate)", at_least=0)
     epsilon: float = option(
         0.2, "ratio clipping below 1 - epsilon (and above, see epsilon_high)", above=0, at_most=1

@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,9 +25,10 @@ import soundfile
 from datasets import Audio, Features, List, Value
 
 from rl.errors import RunFolderError
-from rollouts.types import Prompt, Reference, Rollout
+from rollouts.types import Prompt, Reference, Rollout, Turn
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_READABLE = (2, 3)  # 2 knew no `turns`
 FOLDER = "rollouts"
 Split = Literal["train", "eval_before", "eval_after", "sample"]
 
@@ -130,9 +131,9 @@ def read_step(path: str | Path) -> StepRecord:
     if metadata is None:
         raise RunFolderError(f"{path}: not a rollout file (its metadata has no `auralign` entry)")
     info = json.loads(metadata)
-    if info["schema"] != SCHEMA_VERSION:
+    if info["schema"] not in _READABLE:
         raise RunFolderError(
-            f"{path}: rollout schema {info['schema']}, but this version reads {SCHEMA_VERSION}; "
+            f"{path}: rollout schema {info['schema']}, but this version reads 2 and {SCHEMA_VERSION}; "
             "use the Auralign version that wrote it"
         )
     return _from_table(table, info)
@@ -199,6 +200,9 @@ def _features(record: StepRecord) -> Features:
             "logprobs": List(List(Value("float32"))),
             "end_logprob": Value("float64"),
             "finish_reason": Value("string"),
+            "turns": List(
+                {"text": Value("string"), "frames": Value("int64"), "end_logprob": Value("float64")}
+            ),
             "total": Value("float64"),
             "advantage": Value("float64"),
             "gated": Value("bool"),
@@ -236,6 +240,7 @@ def _to_table(record: StepRecord) -> pa.Table:
         "logprobs": [r.logprobs.tolist() for r in rollouts],
         "end_logprob": [r.end_logprob for r in rollouts],
         "finish_reason": [r.finish_reason for r in rollouts],
+        "turns": [[asdict(turn) for turn in r.turns] for r in rollouts],
         "total": _nullable(record.total),
         "advantage": _nullable(record.advantages),
         "gated": record.gated.tolist(),
@@ -296,6 +301,7 @@ def _rollout(row: dict[str, Any], codebooks: int) -> Rollout:
         end_logprob=row["end_logprob"],
         finish_reason=row["finish_reason"],
         policy_version=row["policy_version"],
+        turns=tuple(Turn(**turn) for turn in row.get("turns", [])),
     )
 
 
@@ -305,6 +311,8 @@ def _check_lengths(record: StepRecord) -> None:
     count = len(record.rollouts)
     if count == 0:
         raise ValueError("a step without rollouts can't be stored")
+    if any(rollout.prompt.history for rollout in record.rollouts):
+        raise ValueError("a rollout of a part of a conversation can't be stored; store the whole")
     columns: dict[str, Any] = {
         "audio": record.audio,
         "group_ids": record.group_ids,

@@ -15,6 +15,7 @@ from rl.errors import CheckpointError
 from rl.policy.likelihood import fast_log_softmax, slow_log_softmax
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
+from rollouts.depth import FRAMES_AT_ONCE, in_batches
 from rollouts.engine import CallStats, in_order
 from rollouts.noise import uniforms
 from rollouts.types import Prompt, Rollout, SamplingParams
@@ -42,6 +43,26 @@ class _Rows:
     def keep(self, alive: Tensor) -> _Rows:
         past = [(k[alive], v[alive]) for k, v in self.past]
         return _Rows(self.index[alive], past, self.hidden[alive], self.visible[alive], self.positions[alive])
+
+
+@dataclass
+class _Samples:
+    """What a chunk of N samples needs and gets: noise, codes and log-probs ``[N, frames, K]``, and without
+    feedback the hidden state that predicted each frame ``[N, frames, dim]`` (else ``[N, frames, 0]``)."""
+
+    noise: Tensor
+    codes: Tensor
+    logprobs: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True)
+class _End:
+    """A row that is finished: how many frames it has, and its end token's log-prob, None at the limit."""
+
+    row: int
+    frames: int
+    logprob: float | None
 
 
 class TorchEngine:
@@ -157,47 +178,72 @@ class TorchEngine:
     def _chunk(
         self, prompts: Sequence[Prompt], n: int, sampling: SamplingParams, seed: int
     ) -> Iterator[Rollout]:
-        model, config, device = self.model, self.model.config, self.model.device
-        version, books, total = self.version, config.num_codebooks, len(prompts) * n
-        noise = torch.from_numpy(
-            np.stack(
-                [uniforms(seed, p.id, i, sampling.max_frames + 1, books) for p in prompts for i in range(n)]
-            )
-        ).to(device)
-        codes = torch.zeros(total, sampling.max_frames, books, dtype=torch.long, device=device)
-        logprobs = torch.zeros(total, sampling.max_frames, books, device=device)
-
-        def finished(row: int, length: int, end_logprob: float | None) -> Rollout:
-            return Rollout(
-                prompt=prompts[row // n],
-                sample_index=row % n,
+        config, device, version = self.model.config, self.model.device, self.version
+        books, frames, total = config.num_codebooks, sampling.max_frames, len(prompts) * n
+        kept = config.text_config.dim if config.feedback == "first" else 0
+        noise = np.stack([uniforms(seed, p.id, i, frames + 1, books) for p in prompts for i in range(n)])
+        samples = _Samples(
+            noise=torch.from_numpy(noise).to(device),
+            codes=torch.zeros(total, frames, books, dtype=torch.long, device=device),
+            logprobs=torch.zeros(total, frames, books, device=device),
+            hidden=torch.zeros(total, frames, kept, dtype=self.model.dtype, device=device),
+        )
+        ended = self._run_slow(self._prefill(prompts, n), samples, sampling.temperature)
+        if config.feedback == "first":
+            ended = self._filled(ended, samples, sampling.temperature)
+        for end in ended:
+            yield Rollout(
+                prompt=prompts[end.row // n],
+                sample_index=end.row % n,
                 seed=seed,
-                codes=codes[row, :length].cpu().numpy(),
-                logprobs=logprobs[row, :length].cpu().numpy(),
-                end_logprob=end_logprob,
-                finish_reason="length" if end_logprob is None else "eos",
+                codes=samples.codes[end.row, : end.frames].cpu().numpy(),
+                logprobs=samples.logprobs[end.row, : end.frames].cpu().numpy(),
+                end_logprob=end.logprob,
+                finish_reason="length" if end.logprob is None else "eos",
                 policy_version=version,
             )
 
-        rows = self._prefill(prompts, n)
-        for t in range(sampling.max_frames):
+    def _run_slow(self, rows: _Rows, samples: _Samples, temperature: float) -> Iterator[_End]:
+        """Sample frame by frame; without feedback the first codes only, and keep what predicted them."""
+        model, config, limit = self.model, self.model.config, samples.codes.shape[1]
+        for t in range(limit):
             semantic, slow = draw(
-                slow_log_softmax(model, rows.hidden, sampling.temperature), noise[rows.index, t, 0]
+                slow_log_softmax(model, rows.hidden, temperature), samples.noise[rows.index, t, 0]
             )
             alive = semantic != config.semantic_size
             for row, logprob in zip(rows.index[~alive].tolist(), slow[~alive].tolist(), strict=True):
-                yield finished(row, t, logprob)
+                yield _End(row, t, logprob)
             rows = rows.keep(alive)
             if len(rows.index) == 0:
                 return
-            semantic, slow = semantic[alive], slow[alive]
-            residual, fast = self._fast(rows.hidden, semantic, noise[rows.index, t], sampling.temperature)
-            codes[rows.index, t] = torch.cat([semantic[:, None], residual], 1)
-            logprobs[rows.index, t] = torch.cat([slow[:, None], fast], 1)
-            frame = codes[rows.index, t]
+            semantic = semantic[alive]
+            samples.codes[rows.index, t, 0], samples.logprobs[rows.index, t, 0] = semantic, slow[alive]
+            if config.feedback == "first":
+                samples.hidden[rows.index, t] = rows.hidden
+            else:
+                self._fast_step(samples, rows.index, t, rows.hidden, temperature)
+            frame = samples.codes[rows.index, t]
             step = torch.cat([semantic[:, None] + config.semantic_start_token_id, frame], 1)[..., None]
             visible = F.pad(rows.visible, (0, 1), value=True)
             out = model(step, rows.positions[:, None], visible[:, None, None], rows.past)
             rows = _Rows(rows.index, out.past, out.hidden[:, -1], visible, rows.positions + 1)
         for row in rows.index.tolist():
-            yield finished(row, sampling.max_frames, None)
+            yield _End(row, limit, None)
+
+    def _filled(self, ended: Iterator[_End], samples: _Samples, temperature: float) -> Iterator[_End]:
+        """``ended`` with all codes: the fast AR over the frames of many samples at once."""
+        for batch in in_batches(ended, lambda end: end.frames):
+            lengths = torch.tensor([end.frames for end in batch])
+            rows = torch.tensor([end.row for end in batch]).repeat_interleave(lengths)
+            times = torch.cat([torch.arange(end.frames) for end in batch])
+            for row, time in zip(rows.split(FRAMES_AT_ONCE), times.split(FRAMES_AT_ONCE), strict=True):
+                self._fast_step(samples, row, time, samples.hidden[row, time], temperature)
+            yield from batch
+
+    def _fast_step(
+        self, samples: _Samples, rows: Tensor, times: Tensor | int, hidden: Tensor, temperature: float
+    ) -> None:
+        """Sample codes 1..K-1 of the frames at ``[rows, times]``, which ``hidden`` ``[N, dim]`` predicted."""
+        semantic, noise = samples.codes[rows, times, 0], samples.noise[rows, times]
+        codes, logprobs = self._fast(hidden, semantic, noise, temperature)
+        samples.codes[rows, times, 1:], samples.logprobs[rows, times, 1:] = codes, logprobs

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from torch import Tensor
 from transformers import PretrainedConfig
 
 from rl.errors import CheckpointError
+
+FEEDBACK = ("all", "first")
+PROMPT_FORMATS = ("fish_s2", "step_audio_3")
 
 _AR_KEYS = ("n_layer", "n_head", "n_local_heads", "head_dim", "dim", "intermediate_size", "vocab_size")
 
@@ -56,8 +60,14 @@ class AudioDecoderConfig(ARConfig):
 class DualARConfig(PretrainedConfig):
     """A Dual-AR policy.
 
-    ``residual_codebook_size``: the codes 1.. that may be sampled are ``[0, residual_codebook_size)``;
-    S2's codec knows 1024 of the fast head's 4096 rows.
+    ``residual_codebook_size``: the codes 1.. that may be sampled are ``[0, residual_codebook_size)``; S2's
+    codec knows 1024 of the fast head's 4096 rows. None: that, or with feedback ``first`` all rows.
+
+    ``feedback``: which codes of a frame the slow AR reads at the next one. ``all`` (S2): the whole frame.
+    ``first`` (StepAudio 3 Gen): the semantic code only, so that the slow AR can run without the fast one.
+    Then audio to listen to stands on tokens of its own (``audio_pad_token_id``): its K codes' embeddings,
+    summed and multiplied by ``audio_scale`` (None: ``K ** -0.5``), go through ``adaptor_layers`` residual
+    blocks of ``adaptor_size``. ``prompt_format``: which one the policy was trained with.
 
     Raises:
         CheckpointError: a field the architecture needs is missing, or the two ARs don't fit.
@@ -73,6 +83,12 @@ class DualARConfig(PretrainedConfig):
         semantic_start_token_id: int = 0,
         semantic_end_token_id: int = 0,
         residual_codebook_size: int | None = None,
+        audio_pad_token_id: int | None = None,
+        feedback: str = "all",
+        audio_scale: float | None = None,
+        adaptor_layers: int = 0,
+        adaptor_size: int = 0,
+        prompt_format: str = "fish_s2",
         **kwargs: Any,
     ) -> None:
         text = text_config or {}
@@ -84,7 +100,13 @@ class DualARConfig(PretrainedConfig):
         self.semantic_start_token_id = semantic_start_token_id
         self.semantic_end_token_id = semantic_end_token_id
         fast_size = self.audio_decoder_config.vocab_size
-        self.residual_codebook_size = residual_codebook_size or min(fast_size, 1024)
+        known = fast_size if feedback == "first" else min(fast_size, 1024)
+        self.residual_codebook_size = residual_codebook_size or known
+        self.audio_pad_token_id = audio_pad_token_id
+        self.feedback = feedback
+        self.audio_scale = audio_scale
+        self.adaptor_layers, self.adaptor_size = adaptor_layers, adaptor_size
+        self.prompt_format = prompt_format
         kwargs.setdefault("tie_word_embeddings", True)
         super().__init__(**kwargs)
 
@@ -100,6 +122,13 @@ class DualARConfig(PretrainedConfig):
             raise CheckpointError("config.json: more semantic ids than audio_decoder_config.vocab_size")
         if self.eos_token_id is None:
             raise CheckpointError("config.json: `eos_token_id` is missing")
+        for name, known in (("feedback", FEEDBACK), ("prompt_format", PROMPT_FORMATS)):
+            if getattr(self, name) not in known:
+                raise CheckpointError(f"config.json: `{name}` must be one of {', '.join(known)}")
+        if self.feedback == "first" and self.audio_pad_token_id is None:
+            raise CheckpointError("config.json: feedback `first` needs `audio_pad_token_id`")
+        if self.adaptor_layers and (self.feedback == "all" or self.adaptor_size <= 0):
+            raise CheckpointError("config.json: adaptor_layers need feedback `first` and an `adaptor_size`")
 
     @property
     def num_codebooks(self) -> int:
@@ -107,6 +136,17 @@ class DualARConfig(PretrainedConfig):
         return int(self.audio_decoder_config.num_codebooks)
 
     @property
+    def codes_per_step(self) -> int:
+        """How many codes must be sampled before the slow AR can go on: K, or 1 with feedback ``first``."""
+        return 1 if self.feedback == "first" else self.num_codebooks
+
+    @property
     def semantic_size(self) -> int:
         """How many semantic ids the slow AR has."""
         return int(self.semantic_end_token_id - self.semantic_start_token_id + 1)
+
+    def is_heard(self, ids: Tensor) -> Tensor:
+        """Which tokens of ``ids`` the slow AR reads together with a frame's K codes: bool like ``ids``."""
+        if self.feedback == "first":
+            return ids.eq(cast(int, self.audio_pad_token_id))
+        return (ids >= self.semantic_start_token_id) & (ids <= self.semantic_end_token_id)

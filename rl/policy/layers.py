@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl.policy.configuration import ARConfig
+from rl.policy.configuration import ARConfig, DualARConfig
 
 KVCache = list[tuple[Tensor, Tensor]]  # per layer: keys and values [B, kv_heads, T, head_dim]
 
@@ -104,3 +104,31 @@ class Block(nn.Module):
         attended, present = self.attention(self.attention_norm(x), table, mask, past)
         x = x + attended
         return x + self.feed_forward(self.ffn_norm(x)), present
+
+
+class ZeroLinear(nn.Linear):
+    """A projection without bias that is zero in a new model."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, bias=False)
+
+
+class AdaptorBlock(nn.Module):
+    """Token-wise ``x + w2(silu(w1 n) * w3 n)`` with ``n = norm(x)``: the identity in a new model."""
+
+    def __init__(self, dim: int, size: int, eps: float) -> None:
+        super().__init__()
+        self.norm = RMSNorm(dim, eps)
+        self.w1 = nn.Linear(dim, size, bias=False)
+        self.w3 = nn.Linear(dim, size, bias=False)
+        self.w2 = ZeroLinear(size, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x)
+        return x + self.w2(F.silu(self.w1(normed)) * self.w3(normed))
+
+
+def adaptor(config: DualARConfig) -> nn.Sequential:
+    """What turns the sum of a heard frame's code embeddings into the slow AR's input."""
+    dim, eps = config.text_config.dim, config.text_config.norm_eps
+    return nn.Sequential(*(AdaptorBlock(dim, config.adaptor_size, eps) for _ in range(config.adaptor_layers)))

@@ -6,15 +6,17 @@ divided by the temperature, then normalised over that support only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
-from rl.policy.prompts import code_rows
+from rl.policy.prompts import code_rows, join_turns, turn_rows
+from rollouts.types import Reference, Rollout, Turn
 
 
 def slow_support(config: DualARConfig, device: torch.device | str = "cpu") -> Tensor:
@@ -38,9 +40,9 @@ def fast_log_softmax(logits: Tensor, config: DualARConfig, temperature: float) -
 class Likelihood:
     """Log-probs and entropies (nats) of a padded batch of sampled generations.
 
-    ``slow``, ``slow_entropy``: ``[B, T + 1]``, position t the code of frame t, position ``T_b`` the end
-    token of a sample that ended. ``fast``, ``fast_entropy``: ``[B, T, K - 1]``. Zero where ``slow_mask`` /
-    ``frame_mask`` is False.
+    ``slow``, ``slow_entropy``: ``[B, S]``, what the slow AR sampled, in order: a turn's first codes, then its
+    end token where it ended. ``fast``, ``fast_entropy``: ``[B, T, K - 1]``, the frames of all turns. Zero
+    where ``slow_mask`` / ``frame_mask`` is False.
     """
 
     slow: Tensor
@@ -51,6 +53,43 @@ class Likelihood:
     frame_mask: Tensor
 
 
+@dataclass(frozen=True)
+class TurnRows:
+    """A turn as the learner reads it: the rows ``[1 + K, P]`` before it (all of the prompt, or what stands
+    between it and the turn before), its codes ``[T, K]``, and whether its end token was sampled."""
+
+    read: Tensor
+    codes: Tensor
+    ended: bool
+
+
+def turns_of(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, config: DualARConfig) -> list[TurnRows]:
+    """The turns of ``rollout``, one unless it was generated turn by turn. Raises what `prompt_rows` does."""
+    codes = torch.from_numpy(rollout.codes)
+    turns = rollout.turns or (Turn(rollout.prompt.text, len(codes), rollout.end_logprob),)
+    said = codes.split([turn.frames for turn in turns])
+    heard = [Reference(turn.text, part.numpy()) for turn, part in zip(turns, said, strict=True)]
+    history = rollout.prompt.history
+    whole = replace(rollout.prompt, text=turns[-1].text, history=(*history, *heard[:-1]))
+    reads = turn_rows(whole, tokenizer, config)
+    first = join_turns(reads[: len(history) + 1], rollout.prompt, config)
+    return [
+        TurnRows(read, part, turn.end_logprob is not None)
+        for read, part, turn in zip([first, *reads[len(history) + 1 :]], said, turns, strict=True)
+    ]
+
+
+def sampled_logprobs(rollout: Rollout) -> tuple[Tensor, Tensor]:
+    """The sampler's log-probs, in the order of `Likelihood`: slow ``[T + ends]``, fast ``[T, K - 1]``."""
+    logprobs = torch.from_numpy(rollout.logprobs)
+    turns = [(turn.frames, turn.end_logprob) for turn in rollout.turns]
+    slow, at = [], 0
+    for frames, end in turns or [(len(logprobs), rollout.end_logprob)]:
+        slow += [logprobs[at : at + frames, 0], torch.tensor([] if end is None else [end])]
+        at += frames
+    return torch.cat(slow), logprobs[:, 1:]
+
+
 def likelihood(
     model: DualARForCausalLM,
     prompts: list[Tensor],
@@ -58,44 +97,60 @@ def likelihood(
     ended: list[bool],
     temperature: float,
 ) -> Likelihood:
-    """Teacher-forced log-probs of ``codes[b]`` ``[T_b, K]`` after prompts ``[1 + K, P_b]``.
+    """Teacher-forced log-probs of ``codes[b]`` ``[T_b, K]`` after prompts ``[1 + K, P_b]``."""
+    turns = [[TurnRows(*turn)] for turn in zip(prompts, codes, ended, strict=True)]
+    return likelihood_of_turns(model, turns, temperature)
 
-    One padded forward of the slow AR; the fast AR runs over valid frames only.
+
+def likelihood_of_turns(
+    model: DualARForCausalLM, samples: list[list[TurnRows]], temperature: float, detach_hidden: bool = False
+) -> Likelihood:
+    """Teacher-forced log-probs of samples of one turn or several, each in one sequence.
+
+    One padded forward of the slow AR; the fast AR runs over valid frames only, with ``detach_hidden`` on
+    hidden states without gradient, so that nothing of its log-probs reaches the slow AR.
     """
     config, device = model.config, model.device
-    batch, frames = len(codes), max(len(c) for c in codes)
-    books = config.num_codebooks
-    longest = max(p.shape[1] + len(c) for p, c in zip(prompts, codes, strict=True))
+    batch, books = len(samples), config.num_codebooks
+    frames = max(sum(len(turn.codes) for turn in turns) for turns in samples)
+    tokens = frames + max(len(turns) for turns in samples)
+    longest = max(sum(turn.read.shape[1] + len(turn.codes) for turn in turns) for turns in samples)
     rows = torch.zeros(batch, 1 + books, longest, dtype=torch.long)
-    padded = torch.zeros(batch, frames, books, dtype=torch.long)
-    source = torch.zeros(batch, frames + 1, dtype=torch.long)
+    codes = torch.zeros(batch, frames, books, dtype=torch.long)
     frame_mask = torch.zeros(batch, frames, dtype=torch.bool)
-    slow_mask = torch.zeros(batch, frames + 1, dtype=torch.bool)
-    targets = torch.zeros(batch, frames + 1, dtype=torch.long)
-    for b, (prompt, code, end) in enumerate(zip(prompts, codes, ended, strict=True)):
-        first, length = prompt.shape[1], len(code)
-        rows[b, :, :first] = prompt
-        rows[b, :, first : first + length] = code_rows(code.cpu().numpy(), config)
-        padded[b, :length] = code
-        frame_mask[b, :length] = True
-        slow_mask[b, : length + end] = True
-        source[b, : length + 1] = torch.arange(first - 1, first + length)
-        targets[b, :length] = code[:, 0]
-        if end:
-            targets[b, length] = config.semantic_size
-    rows, padded, source, frame_mask, slow_mask, targets = (
-        t.to(device) for t in (rows, padded, source, frame_mask, slow_mask, targets)
+    source = torch.zeros(batch, tokens, dtype=torch.long)
+    targets = torch.zeros(batch, tokens, dtype=torch.long)
+    slow_mask = torch.zeros(batch, tokens, dtype=torch.bool)
+    starts_frame = torch.zeros(batch, tokens, dtype=torch.bool)
+    for b, turns in enumerate(samples):
+        row = frame = token = 0
+        for turn in turns:
+            read, length = turn.read.shape[1], len(turn.codes)
+            sampled = length + turn.ended
+            rows[b, :, row : row + read] = turn.read
+            row += read
+            rows[b, :, row : row + length] = code_rows(turn.codes.cpu().numpy(), config)
+            codes[b, frame : frame + length] = turn.codes
+            frame_mask[b, frame : frame + length] = True
+            source[b, token : token + sampled] = torch.arange(row - 1, row - 1 + sampled)
+            targets[b, token : token + sampled] = config.semantic_size
+            targets[b, token : token + length] = turn.codes[:, 0]
+            slow_mask[b, token : token + sampled] = True
+            starts_frame[b, token : token + length] = True
+            row, frame, token = row + length, frame + length, token + sampled
+    rows, codes, frame_mask, source, targets, slow_mask, starts_frame = (
+        t.to(device) for t in (rows, codes, frame_mask, source, targets, slow_mask, starts_frame)
     )
-    hidden = model(rows).hidden
-    hidden = hidden.gather(1, source[..., None].expand(-1, -1, hidden.shape[-1]))
+    hidden = model(rows).hidden[slow_mask.nonzero()[:, 0], source[slow_mask]]
 
-    slow_all = slow_log_softmax(model, hidden[slow_mask], temperature)
+    slow_all = slow_log_softmax(model, hidden, temperature)
     slow = _scatter(slow_all.gather(1, targets[slow_mask][:, None])[:, 0], slow_mask)
     slow_entropy = _scatter(-(slow_all.exp() * slow_all).sum(-1), slow_mask)
 
-    logits = model.fast_logits(hidden[:, :-1][frame_mask], padded[frame_mask])
+    of_frames = hidden[starts_frame[slow_mask]]
+    logits = model.fast_logits(of_frames.detach() if detach_hidden else of_frames, codes[frame_mask])
     fast_all = fast_log_softmax(logits, config, temperature)
-    chosen = padded[frame_mask][:, 1:]
+    chosen = codes[frame_mask][:, 1:]
     fast = _scatter(fast_all.gather(2, chosen[..., None])[..., 0], frame_mask)
     fast_entropy = _scatter(-(fast_all.exp() * fast_all).sum(-1), frame_mask)
     return Likelihood(slow, slow_entropy, slow_mask, fast, fast_entropy, frame_mask)

@@ -1,7 +1,8 @@
 """The Dual-AR policy: a slow AR over frames, a fast AR over the codebooks of a frame.
 
 Parameter names and numerics are those of the published S2 checkpoint. Inputs are rows ``[B, 1 + K, T]``:
-row 0 holds token ids, rows 1..K the raw codes of audio positions (0 elsewhere).
+row 0 holds token ids, rows 1..K the raw codes of audio positions (0 elsewhere). What the slow AR reads of the
+codes is `DualARConfig.feedback`.
 """
 
 from __future__ import annotations
@@ -17,19 +18,28 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from rl.policy.configuration import ARConfig, DualARConfig
-from rl.policy.layers import Block, KVCache, RMSNorm, rope_table
+from rl.policy.layers import Block, KVCache, RMSNorm, ZeroLinear, adaptor, rope_table
 
 
-def embed_rows(rows: Tensor, tokens: nn.Embedding, codebooks: nn.Embedding, config: DualARConfig) -> Tensor:
-    """``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)`` on audio, ``E[id]`` elsewhere: ``[B, T, dim]``."""
+def embed_rows(
+    rows: Tensor, tokens: nn.Embedding, codebooks: nn.Embedding, adaptor: nn.Module, config: DualARConfig
+) -> Tensor:
+    """The slow AR's inputs ``[B, T, dim]``: ``E[id]``, but for positions that hold a frame's K codes.
+
+    Those are the semantic tokens, at ``(E[id] + sum_k C_k[code_k]) / sqrt(K + 1)``; with feedback ``first``
+    they are the audio pads, at ``adaptor(scale * sum_k C_k[code_k])``.
+    """
     ids, codes = rows[:, 0], rows[:, 1:]
     embedded = tokens(ids)
     books = config.num_codebooks
     offsets = torch.arange(books, device=rows.device) * config.audio_decoder_config.vocab_size
     summed = codebooks(codes + offsets[:, None]).sum(1)
-    start, end = config.semantic_start_token_id, config.semantic_end_token_id
-    is_audio = ((ids >= start) & (ids <= end))[..., None]
-    return torch.where(is_audio, (embedded + summed) / math.sqrt(books + 1), embedded)
+    if config.feedback == "first":
+        scale = books**-0.5 if config.audio_scale is None else config.audio_scale
+        heard = adaptor(summed * scale)
+    else:
+        heard = (embedded + summed) / math.sqrt(books + 1)
+    return torch.where(config.is_heard(ids)[..., None], heard, embedded)
 
 
 class _Stack(nn.Module):
@@ -78,13 +88,14 @@ class TextModel(nn.Module):
 
 
 class FastAR(_Stack):
-    """The audio decoder: the codebook tables that feed the slow AR, and the transformer over codebooks."""
+    """The audio decoder: what feeds the slow AR with codes, and the transformer over codebooks."""
 
     def __init__(self, config: DualARConfig) -> None:
         super().__init__()
         self.ar_config = config.audio_decoder_config
         size, dim, text_dim = self.ar_config.vocab_size, self.ar_config.dim, config.text_config.dim
         self.codebook_embeddings = nn.Embedding(size * config.num_codebooks, text_dim)
+        self.adaptor = adaptor(config)
         self.project_in = nn.Linear(text_dim, dim) if dim != text_dim else None
         self.embeddings = nn.Embedding(size, dim)
         self.layers = nn.ModuleList(Block(self.ar_config) for _ in range(self.ar_config.n_layer))
@@ -123,7 +134,8 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
-            module.weight.data.normal_(0.0, self.config.text_config.initializer_range)
+            std = 0.0 if isinstance(module, ZeroLinear) else self.config.text_config.initializer_range
+            module.weight.data.normal_(0.0, std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.data.zero_()
 
@@ -135,8 +147,8 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
 
     def embed(self, rows: Tensor) -> Tensor:
         """See :func:`embed_rows`."""
-        codebooks = self.audio_decoder.codebook_embeddings
-        return embed_rows(rows, self.text_model.model.embeddings, codebooks, self.config)
+        tokens, audio = self.text_model.model.embeddings, self.audio_decoder
+        return embed_rows(rows, tokens, audio.codebook_embeddings, audio.adaptor, self.config)
 
     def forward(
         self,

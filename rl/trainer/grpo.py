@@ -24,9 +24,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.errors import RewardError
 from rl.metrics import reward_metrics
-from rl.policy.likelihood import Likelihood, likelihood
+from rl.policy.likelihood import Likelihood, likelihood_of_turns, sampled_logprobs, turns_of
 from rl.policy.modeling import DualARForCausalLM
-from rl.policy.prompts import prompt_rows
 from rl.schema import RunConfig
 from rl.seeds import derive_seed, step_prompts
 from rl.trainer.adapter import base_of, write_base
@@ -168,7 +167,7 @@ class DualARTrainer(GRPOTrainer):
             with torch.no_grad(), adapted.disable_adapter():
                 reference = self._likelihood(adapted, rollouts)
         advantages = inputs["advantages"].to(new.slow.device)
-        sampler = _padded([_of_sampler(rollout) for rollout in rollouts], new)
+        sampler = _padded([sampled_logprobs(rollout) for rollout in rollouts], new)
         if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
             self._add(mismatch_sums(new, sampler))
             self.starts |= zip(places, _unpadded(new), strict=True)
@@ -185,12 +184,11 @@ class DualARTrainer(GRPOTrainer):
 
     def _likelihood(self, adapted: PeftModel, rollouts: list[Rollout]) -> Likelihood:
         policy = cast(DualARForCausalLM, adapted.get_base_model())
-        return likelihood(
+        return likelihood_of_turns(
             policy,
-            [prompt_rows(rollout.prompt, self.tokenizer, policy.config) for rollout in rollouts],
-            [torch.from_numpy(rollout.codes) for rollout in rollouts],
-            [rollout.finish_reason == "eos" for rollout in rollouts],
+            [turns_of(rollout, self.tokenizer, policy.config) for rollout in rollouts],
             self.run.rollouts.temperature,
+            self.run.trainer.detach_hidden,
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -277,13 +275,6 @@ def _arguments(config: RunConfig, folder: Path) -> GRPOConfig:
 
 def _scored_already(**_: Any) -> list[float | None]:
     raise AssertionError("the reward graph scores; TRL only needs to be given a function")
-
-
-def _of_sampler(rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """The sampler's log-probs: slow ``[T]``, with an end ``[T + 1]``; fast ``[T, K - 1]``."""
-    logprobs = torch.from_numpy(rollout.logprobs)
-    end = [] if rollout.end_logprob is None else [rollout.end_logprob]
-    return torch.cat([logprobs[:, 0], torch.tensor(end)]), logprobs[:, 1:]
 
 
 def _unpadded(like: Likelihood) -> list[tuple[Tensor, Tensor]]:

@@ -97,7 +97,7 @@ def kl_k3(new: Tensor, reference: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class OldLogprobs:
-    """Log-probs from before the step, laid out as in `Likelihood`: ``slow`` ``[B, T + 1]``, ``fast``
+    """Log-probs from before the step, laid out as in `Likelihood`: ``slow`` ``[B, S]``, ``fast``
     ``[B, T, K - 1]``."""
 
     slow: Tensor

@@ -29,6 +29,7 @@ from rl.errors import CheckpointError, ConfigError, PromptError
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
+from rollouts.depth import in_batches
 from rollouts.engine import CallStats, in_order
 from rollouts.types import Prompt, Rollout, SamplingParams
 from rollouts.vllm.frames import Sample
@@ -58,7 +59,8 @@ class VllmOptions:
 class VllmEngine:
     """Implements :class:`rollouts.engine.StreamingEngine` with vLLM, on CPU or GPU.
 
-    ``checkpoint``: a directory in the published layout. ``llm`` is vLLM's own engine.
+    ``checkpoint``: a directory in the published layout. ``prompt_format``: None is the checkpoint's own.
+    ``llm`` is vLLM's own engine.
 
     Raises:
         ConfigError: another one runs in this process, without processes of its own; vLLM's state is global.
@@ -71,6 +73,7 @@ class VllmEngine:
         tokenizer: PreTrainedTokenizerBase,
         dtype: str = "float32",
         options: VllmOptions = VllmOptions(),
+        prompt_format: str | None = None,
     ) -> None:
         if model_parallel_is_initialized():
             raise ConfigError("rollouts.engine: vllm runs in this process already; close that engine first")
@@ -78,6 +81,7 @@ class VllmEngine:
         self.version = 0
         self.stats = CallStats()
         self.config = DualARConfig.from_pretrained(checkpoint)
+        self.config.prompt_format = prompt_format or self.config.prompt_format
         with torch.device("meta"):
             shapes = DualARForCausalLM(self.config).named_parameters()
         self._shapes = {name: parameter.shape for name, parameter in shapes}
@@ -93,7 +97,7 @@ class VllmEngine:
             max_model_len=-1,
             max_num_seqs=options.batch_size,
             max_num_batched_tokens=options.step_tokens,
-            max_logprobs=self.config.num_codebooks - 1,
+            max_logprobs=self.config.codes_per_step - 1,
             enable_prompt_embeds=True,
             enable_prefix_caching=True,
             block_size=_BLOCK,
@@ -138,17 +142,21 @@ class VllmEngine:
         self.llm.collective_rpc(
             "begin_call", args=(len(prompts) * n, longest, sampling.max_frames, sampling.temperature)
         )
-        outputs = []
-        try:
-            for row in range(len(prompts) * n):
-                tokens, codes = inputs[row // n]
-                sample = Sample(seed, prompts[row // n].id, row % n, codes)
-                self.llm.add_request(str(row), tokens, self._params(sample, sampling))
+        outputs = list[RequestOutput]()
+
+        def finished() -> Iterator[Rollout]:
             while self.llm.has_unfinished_requests():
                 for output in self.llm.step():
                     outputs.append(output)
                     row = int(output.request_id)
                     yield self._rollout(output, prompts[row // n], row % n, seed)
+
+        try:
+            for row in range(len(prompts) * n):
+                tokens, codes = inputs[row // n]
+                sample = Sample(seed, prompts[row // n].id, row % n, codes)
+                self.llm.add_request(str(row), tokens, self._params(sample, sampling))
+            yield from self._filled(finished()) if self.config.feedback == "first" else finished()
         finally:
             if self.llm.has_unfinished_requests():
                 self.llm.abort_request(list(self.llm.output_processor.request_states), internal=True)
@@ -218,8 +226,7 @@ class VllmEngine:
                 f"don't fit the engine's {limit}; shorten one, or raise rollouts.kv_cache_gib"
             )
         tokens = TokensPrompt(prompt_token_ids=rows[0].tolist())
-        start, end = self.config.semantic_start_token_id, self.config.semantic_end_token_id
-        codes = rows[1:, (rows[0] >= start) & (rows[0] <= end)].T.contiguous()
+        codes = rows[1:, self.config.is_heard(rows[0])].T.contiguous()
         if len(codes):
             tokens["cache_salt"] = hashlib.sha256(codes.numpy().tobytes()).hexdigest()
         return tokens, codes.tolist()
@@ -228,7 +235,7 @@ class VllmEngine:
         return RequestParams(
             max_tokens=sampling.max_frames,
             stop_token_ids=[self.config.eos_token_id],
-            logprobs=self.config.num_codebooks - 1,
+            logprobs=self.config.codes_per_step - 1,
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -242,10 +249,25 @@ class VllmEngine:
             preemptions=sum(output.metrics.num_preemptions for output in outputs),
         )
 
+    def _filled(self, finished: Iterator[Rollout]) -> Iterator[Rollout]:
+        """Rollouts of first codes, completed: the fast AR over the frames of many of them at once."""
+        for batch in in_batches(finished, lambda rollout: len(rollout.codes)):
+            names = [(rollout.prompt.id, rollout.sample_index, len(rollout.codes)) for rollout in batch]
+            codes, logprobs = self.llm.collective_rpc("fill_frames", args=(names,))[0]
+            at, books = 0, self.config.num_codebooks - 1
+            for rollout in batch:
+                part = slice(at, at + len(rollout.codes))
+                more = np.array(codes[part], dtype=np.int64).reshape(-1, books)
+                rollout.codes = np.concatenate([rollout.codes, more], 1)
+                likely = np.array(logprobs[part], dtype=np.float32).reshape(-1, books)
+                rollout.logprobs = np.concatenate([rollout.logprobs, likely], 1)
+                at = part.stop
+                yield rollout
+
     def _rollout(self, output: RequestOutput, prompt: Prompt, index: int, seed: int) -> Rollout:
         completion = output.outputs[0]
         ended = completion.finish_reason == "stop"
-        books = self.config.num_codebooks
+        books = self.config.codes_per_step
         frames = len(completion.token_ids) - ended
         codes = np.array(completion.logprobs.token_ids, dtype=np.int64).reshape(-1, books)
         logprobs = np.array(completion.logprobs.logprobs, dtype=np.float32).reshape(-1, books)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rl.policy.configuration import ARConfig, DualARConfig
-from rl.policy.layers import RMSNorm, rope_table, rotate
+from rl.policy.layers import RMSNorm, adaptor, rope_table, rotate
 from rl.policy.likelihood import fast_log_softmax
 from rollouts.torch_engine import draw
 
@@ -77,7 +77,7 @@ class FastBlock(nn.Module):
 class FastDecoder(nn.Module):
     """The audio decoder, with the parameter names of the published layout except ``w13`` for w1 and w3.
 
-    It also holds the codebook tables that feed the slow AR, as the published ``audio_decoder`` does.
+    It also holds what feeds the slow AR with codes, as the published ``audio_decoder`` does.
     """
 
     rope: Tensor
@@ -87,6 +87,7 @@ class FastDecoder(nn.Module):
         self.config, own = config, config.audio_decoder_config
         text_dim = config.text_config.dim
         self.codebook_embeddings = nn.Embedding(own.vocab_size * config.num_codebooks, text_dim)
+        self.adaptor = adaptor(config)
         if own.dim != text_dim:
             self.project_in: nn.Module = nn.Linear(text_dim, own.dim)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from safetensors.torch import load_file
@@ -16,6 +17,12 @@ class WorkerCalls:
     def begin_call(self, requests: int, length: int, frames: int, temperature: float) -> None:
         """See `DualARForVllm.begin`."""
         self.model_runner.get_model().begin(requests, length, frames, temperature)
+
+    def fill_frames(
+        self, samples: Sequence[tuple[str, int, int]]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """See `DualARForVllm.fill`."""
+        return self.model_runner.get_model().fill(samples)
 
     def load_parameters(self, source: dict[str, Tensor] | str) -> None:
         """Copy parameters of the published names from memory or a safetensors file, read whole first."""

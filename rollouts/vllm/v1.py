@@ -46,7 +46,7 @@ class DualCpuRunner(CPUModelRunner):
         count = self.input_batch.num_reqs
         sampled = torch.from_numpy(~self.discard_request_mask.np[:count]).nonzero()[:, 0]
         tokens = torch.zeros(count, dtype=torch.int32)
-        codes = torch.zeros(count, self.model.frames.codebooks, dtype=torch.int32)
+        codes = torch.zeros(count, self.model.config.codes_per_step, dtype=torch.int32)
         logprobs = torch.zeros(codes.shape)
         if len(sampled):
             positions = self.optimistic_seq_lens_cpu[sampled].long()

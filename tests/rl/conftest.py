@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from rl.config import load_config
 from rl.policy import DualARConfig, DualARForCausalLM
 from rl.schema import RunConfig
+from tests.step_audio import byte_tokenizer
 
 BOOKS, SIZE = 4, 1024
 Configure = Callable[..., RunConfig]
@@ -22,13 +21,7 @@ Configure = Callable[..., RunConfig]
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random 2-layer ARs with the embedded codec's codebooks, and heads that vLLM's CPU kernels take."""
     folder = tmp_path_factory.mktemp("policy")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    names = ["im_start", "im_end", "pad", "voice", "audio_pad", *(f"semantic:{i}" for i in range(SIZE))]
-    bpe.add_special_tokens([f"<|{name}|>" for name in names])
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|pad|>")
+    tokenizer = byte_tokenizer(SIZE)
     ids = tokenizer.convert_tokens_to_ids
     shape = {"n_layer": 2, "n_head": 2, "n_local_heads": 2, "head_dim": 32, "dim": 48}
     config = DualARConfig(

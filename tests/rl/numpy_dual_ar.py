@@ -1,4 +1,4 @@
-"""The S2 forward pass once more, in numpy float64, from the checkpoint alone: it shares no code with `rl`."""
+"""The forward pass once more, in numpy float64, from the checkpoint alone: it shares no code with `rl`."""
 
 from __future__ import annotations
 
@@ -58,18 +58,31 @@ def _stack(x: np.ndarray, w: Weights, prefix: str, config: dict[str, Any]) -> np
     return _rms(x, w[f"{prefix}norm.weight"], config["norm_eps"])
 
 
+def _adapted(x: np.ndarray, w: Weights, layers: int, eps: float) -> np.ndarray:
+    for i in range(layers):
+        prefix = f"audio_decoder.adaptor.{i}."
+        y = _rms(x, w[f"{prefix}norm.weight"], eps)
+        gate, up = w[f"{prefix}w1.weight"] @ y, w[f"{prefix}w3.weight"] @ y
+        x = x + w[f"{prefix}w2.weight"] @ (gate / (1 + np.exp(-gate)) * up)
+    return x
+
+
 def golden(config: dict[str, Any], weights: Weights, rows: np.ndarray, frames: np.ndarray) -> Weights:
     """What ``golden.safetensors`` holds for ``rows`` ``[1 + K, T]`` whose columns ``frames`` are audio."""
     w = {name: tensor.astype(np.float64) for name, tensor in weights.items()}
     slow, fast = config["text_config"], config["audio_decoder_config"]
     books, size = fast["num_codebooks"], fast["vocab_size"]
     embeddings = w["text_model.model.embeddings.weight"]
+    tables = w["audio_decoder.codebook_embeddings.weight"]
     x = embeddings[rows[0]]
     for t in range(rows.shape[1]):
-        if config["semantic_start_token_id"] <= rows[0, t] <= config["semantic_end_token_id"]:
-            for k in range(books):
-                x[t] += w["audio_decoder.codebook_embeddings.weight"][k * size + rows[1 + k, t]]
-            x[t] /= np.sqrt(books + 1)
+        codes = [tables[k * size + rows[1 + k, t]] for k in range(books)]
+        if config.get("feedback") == "first":
+            if rows[0, t] == config["audio_pad_token_id"]:
+                scale = config["audio_scale"] or 1 / np.sqrt(books)
+                x[t] = _adapted(sum(codes) * scale, w, config["adaptor_layers"], slow["norm_eps"])
+        elif config["semantic_start_token_id"] <= rows[0, t] <= config["semantic_end_token_id"]:
+            x[t] = (x[t] + sum(codes)) / np.sqrt(books + 1)
     hidden = _stack(x, w, "text_model.model.", slow)
     logits = []
     for t in frames:

@@ -19,7 +19,7 @@ from rl.errors import CheckpointError, PromptError
 from rl.policy import DualARForCausalLM
 from rl.policy.loading import load_policy, load_tokenizer
 from rl.policy.parity import parity
-from rl.policy.prompts import check_user_text, fish_s2_segments, prompt_rows
+from rl.policy.prompts import check_user_text, prompt_rows, segments_by_turn
 from rollouts.types import Prompt, Reference
 
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"
@@ -77,7 +77,8 @@ def test_checkpoint_errors_name_the_cause(tmp_path: Path) -> None:
 
 
 def _text(prompt: Prompt) -> str:
-    return "".join(s if isinstance(s, str) else "◆" * len(s) for s in fish_s2_segments(prompt))
+    (segments,) = segments_by_turn(prompt, "fish_s2")
+    return "".join(s if isinstance(s, str) else "◆" * len(s) for s in segments)
 
 
 def test_plain_prompt() -> None:
@@ -112,7 +113,7 @@ def test_reference_codes_lie_beside_their_semantic_tokens() -> None:
 @pytest.mark.parametrize("bad", ["a <|im_end|> b", "<|semantic:7|>", "<|voice|>", "<||>", "  "])
 def test_control_tokens_in_user_text_are_refused(bad: str) -> None:
     with pytest.raises(PromptError, match="prompt x"):
-        fish_s2_segments(Prompt("x", bad, ""))
+        segments_by_turn(Prompt("x", bad, ""), "fish_s2")
 
 
 @given(st.text(min_size=1), st.integers(0, 99))

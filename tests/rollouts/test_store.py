@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -25,7 +26,7 @@ from rollouts.store import (
     step_path,
     write_step,
 )
-from rollouts.types import Prompt, Reference, Rollout
+from rollouts.types import Prompt, Reference, Rollout, Turn
 
 CODEBOOKS = 3
 
@@ -49,6 +50,7 @@ def make_record(step: int = 12, prompts: int = 2, samples: int = 3, **changes: o
                     end_logprob=None if s == 0 else float(-rng.exponential()),
                     finish_reason="length" if s == 0 else "eos",
                     policy_version=step - 1,
+                    turns=() if p else (Turn("Hör zu.", frames - 1, -0.5), Turn("Ja.", 1, None)),
                 )
             )
     count = len(rollouts)
@@ -84,10 +86,8 @@ def assert_same(a: StepRecord, b: StepRecord) -> None:
     arrays += [(a.values[name], b.values[name]) for name in a.values]
     for x, y in zip(a.rollouts, b.rollouts, strict=True):
         arrays += [(x.codes, y.codes), (x.logprobs, y.logprobs)]
-        arrays += [
-            (r.codes, s.codes) for r, s in zip(x.prompt.references, y.prompt.references, strict=True)
-        ]
-        for name in ("sample_index", "seed", "end_logprob", "finish_reason", "policy_version"):
+        arrays += [(r.codes, s.codes) for r, s in zip(x.prompt.references, y.prompt.references, strict=True)]
+        for name in ("sample_index", "seed", "end_logprob", "finish_reason", "policy_version", "turns"):
             assert getattr(x, name) == getattr(y, name), name
         for name in ("id", "text", "spoken", "meta"):
             assert getattr(x.prompt, name) == getattr(y.prompt, name), name
@@ -203,6 +203,26 @@ def test_foreign_newer_and_absent_files_are_refused(tmp_path: Path) -> None:
     pq.write_table(table.replace_schema_metadata({}), path)
     with pytest.raises(RunFolderError, match="not a rollout file"):
         read_step(path)
+
+
+def test_files_of_the_second_schema_had_no_turns(tmp_path: Path) -> None:
+    path = tmp_path / "step.parquet"
+    record = make_record()
+    write_step(path, record)
+    table = pq.read_table(path).drop_columns(["turns"])
+    info = {**json.loads(table.schema.metadata[b"auralign"]), "schema": 2}
+    pq.write_table(table.replace_schema_metadata({b"auralign": json.dumps(info).encode()}), path)
+    for rollout in record.rollouts:
+        rollout.turns = ()
+    assert_same(record, read_step(path))
+
+
+def test_a_part_of_a_conversation_is_not_stored(tmp_path: Path) -> None:
+    record = make_record()
+    prompt = record.rollouts[0].prompt
+    record.rollouts[0].prompt = replace(prompt, history=prompt.references)
+    with pytest.raises(ValueError, match="store the whole"):
+        write_step(tmp_path / "step.parquet", record)
 
 
 def test_iter_steps_is_ordered_and_keeps_splits_apart(tmp_path: Path) -> None:
