@@ -51,8 +51,8 @@ def read_clips(source: str | Path, split: Split = "train", clips: int | None = N
     if path.suffix in MANIFESTS:
         return from_manifest(path, clips)
     raise AuditError(
-        f"{path}: not a run folder, Parquet file or manifest; list audio in a .jsonl or .csv with the columns "
-        "audio and text"
+        f"{path}: not a run folder, Parquet file or manifest; list audio in a .jsonl or .csv with "
+        "the columns audio and text"
     )
 
 

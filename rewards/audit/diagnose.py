@@ -23,6 +23,7 @@ from rewards.tags import parse_target
 from rewards.types import Scores
 
 TOTAL = "total"
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,10 @@ def reasons_of(scores: Scores) -> dict[str, dict[str, int]]:
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for row, gated in zip(scores.reasons, scores.gated, strict=True):
         for output, reason in row.items():
-            found[output][re.sub(r"\d+(\.\d+)?", "#", reason)] += 1
+            found[output][_NUMBER.sub("#", reason)] += 1
         if gated:
             why = next((reason for reason in row.values() if reason.startswith("gated by")), "gated")
-            found[TOTAL][re.sub(r"-?\d+(\.\d+)?", "#", why)] += 1
+            found[TOTAL][_NUMBER.sub("#", why)] += 1
     return {output: dict(counts.most_common()) for output, counts in found.items()}
 
 

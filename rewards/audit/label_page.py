@@ -143,7 +143,7 @@ class _Desk:
         return {"left": len(left), "clips": list(left[0]), "text": text}
 
     def take(self, answer: dict[str, Any]) -> None:
-        """Add an answer to the file. Raises ValueError, KeyError, TypeError or IndexError for what is none."""
+        """Add an answer to the file. Raises ValueError, KeyError, TypeError, IndexError for what is none."""
         rater = " ".join(str(answer["rater"]).split())[:80] or "?"
         clip = self._id(answer["clips"][0])
         if "choice" in answer:

@@ -46,8 +46,8 @@ class Calibration:
 
     ``spearman``: of the clips' mean scores, over all clips, ``low`` to ``high`` its 95 % bootstrap interval
     over prompts; ``within``: inside groups; ``kappa``: Cohen's, quadratic, in five classes. ``choices``:
-    share of the pairwise choices that the output makes, too (equal ones left out), with its interval. NaN where
-    there are no such labels. ``bins``: the reliability plot, fifths of the clips by the output.
+    share of the pairwise choices that the output makes, too (equal ones left out), with its interval. NaN
+    where there are no such labels. ``bins``: the reliability plot, fifths of the clips by the output.
     """
 
     output: str

@@ -34,9 +34,9 @@ class Probe:
 
     ``fooled``: share of them whose attacked total is at least the clean one's. ``by_output``: the same for
     each output, over the clips where both sides have a value; ``gated``: share that a gate caught;
-    ``missing``: share
-    without an attacked total, which can't fool. ``culprit``: the output that does most for the attacked
-    clips that fool (see `culprit_of`), empty where none does. ``skipped``: why there is no figure, or "".
+    ``missing``: share without an attacked total, which can't fool. ``gain``: mean change of the total.
+    ``culprit``: the output that does most for the attacked clips that fool (see `culprit_of`), empty where
+    none does. ``skipped``: why there is no figure, or "".
     """
 
     name: str

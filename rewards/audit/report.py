@@ -20,8 +20,8 @@ from rollouts.store import encode_flac, quantise
 
 _CAPTIONS = {
     "distributions": "Every value, of all clips.",
-    "explained": "How much less the total varies inside groups when an output is held at its group's mean; the "
-    "line is the limit.",
+    "explained": "How much less the total varies inside groups when an output is held at its group's mean; "
+    "the line is the limit.",
     "correlations": "Spearman's rank correlation inside groups, averaged: what the advantage sees.",
     "nuisance": "What shouldn't decide a reward; also inside groups.",
     "drift": "Means by training step.",
