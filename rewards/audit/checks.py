@@ -15,6 +15,7 @@ from rewards.audit.labels import People
 from rewards.audit.probes import Probe
 from rewards.audit.rescore import Difference
 from rewards.audit.settings import AuditSettings
+from rewards.catalogue import suggest
 from rewards.graph import RewardGraph
 from rewards.nodes.asr_endpoint import AsrEndpoint
 from rewards.nodes.attribute_judge import AttributeJudge
@@ -22,6 +23,7 @@ from rewards.nodes.judge_endpoint import JudgeEndpoint
 from rewards.nodes.tag_confidence import TagConfidence
 from rewards.nodes.whisper import Whisper
 from rewards.types import Scores
+from rl.errors import AuditError
 
 BIASES = ("duration", "level", "silence", "pitch")
 """What a reward shouldn't depend on."""
@@ -180,9 +182,15 @@ def _is_confidence(graph: RewardGraph, output: str) -> bool:
 
 
 def judges_of(graph: RewardGraph, settings: AuditSettings) -> list[str]:
-    """Outputs that are a judge's score: of the known judges' nodes, and those that the settings name."""
+    """Outputs that are a judge's score: of the known judges' nodes, and those that the settings name.
+
+    Raises `AuditError` where these name an output that there isn't.
+    """
     known = [name for name, node in graph.nodes.items() if isinstance(node, JudgeEndpoint | AttributeJudge)]
     named = [name.strip() for name in settings.judges.split(",") if name.strip()]
+    for name in named:
+        if name not in graph.output_names:
+            raise AuditError(f"judges: there is no output {name}; {suggest(name, graph.output_names)}")
     return [name for name in graph.output_names if name in (*known, *named)]
 
 

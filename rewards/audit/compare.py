@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from rewards.audit.clips import ClipSet
 from rewards.audit.groups import best_places, centred, within_spearman
-from rewards.expression import Expression
 from rewards.types import Scores
 from rl.stats import Comparison, compare
 
@@ -94,26 +92,6 @@ def compare_runs(
     }
     prompts = [left.prompts[place] for place in before.tolist()]
     return {name: compare(a[before], b[after], prompts) for name, (a, b) in columns.items()}
-
-
-def with_total(scores: Scores, total: Expression, gates: Mapping[str, float]) -> Scores:
-    """``scores`` with another total of the same values: nothing is scored again.
-
-    A clip on which a gate closed keeps the gate's floor. ``gates``: the gates' names and floors; where one
-    has no value, the total is missing.
-    """
-    result = total.evaluate(scores.values)
-    reasons = [{name: why for name, why in row.items() if name != "total"} for row in scores.reasons]
-    for gate in gates:
-        result = np.where(np.isnan(scores.values[gate]), np.nan, result)
-    result = np.where(np.isfinite(result), result, np.nan)
-    result = np.where(scores.gated, scores.total, result)
-    for place in np.flatnonzero(np.isnan(result)).tolist():
-        needed = [name for name in (*gates, *total.names) if name in reasons[place]]
-        reasons[place]["total"] = (
-            f"needs {needed[0]}: {reasons[place][needed[0]]}" if needed else "the expression isn't finite"
-        )
-    return replace(scores, total=result, reasons=reasons)
 
 
 def _pair_keys(data: ClipSet) -> list[tuple[str, int]]:

@@ -15,6 +15,7 @@ from rewards.audit.groups import within_spearman, within_variance
 from rewards.audit.rescore import Progress, rescore
 from rewards.endpoints.verdict import instruction_of
 from rewards.graph import build_graph
+from rewards.types import Clip
 
 WORDINGS = ("Please speak like this: {}", "The voice should be as follows: {}.")
 """Paraphrases of an instruction that ask for the same."""
@@ -101,7 +102,7 @@ def _uncached(rewards: Mapping[str, Any]) -> dict[str, Any]:
     return {**rewards, "nodes": nodes}
 
 
-def _reworded(clip: Any, number: int) -> Any:
+def _reworded(clip: Clip, number: int) -> Clip:
     asked = instruction_of(clip)
     if asked is None:
         return clip

@@ -41,6 +41,7 @@ from rewards.types import Scores
 from rl.config import load_rewards
 from rl.errors import AuditError
 from rl.stats import Comparison
+from rollouts.store import Split
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,14 @@ class Request:
     rewards: str | None = None
     total: str | None = None
     against: str | None = None
-    split: str = "train"
+    split: Split = "train"
     labels: Path | None = None
     ask_judges: bool = False
 
 
 @dataclass
 class Audit:
-    """All that was found. ``examples``: by probe, the clips to listen to: clean and attacked, with scores."""
+    """All that was found. ``attacked``: by probe, the attacked clips and their scores."""
 
     request: Request
     settings: AuditSettings
@@ -91,9 +92,11 @@ def run_audit(
     """
     start = time.monotonic()
     attacks = chosen_attacks(settings.probes)
-    data = read_clips(request.source, request.split, settings.clips)  # type: ignore[arg-type]
+    data = read_clips(request.source, request.split, settings.clips)
     rewards, monitors = _recipe(request, data)
+    labels = [] if request.labels is None else read_labels(request.labels, data.ids)
     graph = build_graph(rewards, monitors)
+    judges = judges_of(graph, settings)
     run_graph = None
     if data.stored is not None and data.rewards is not None:
         run_graph = build_graph(
@@ -108,17 +111,14 @@ def run_audit(
         with tell("measuring", 0):
             measures = measures_of(data.clips, scores)
         probes, attacked = _probed(data, graph, scores, attacks, settings, store, tell)
-        judges = judges_of(graph, settings)
         noise: list[JudgeNoise] = []
         if request.ask_judges and judges:
             some = data.part(_sample(data, settings.probe_clips))
             with tell("asking judges again", 3 * len(some)) as advance:
                 noise = judge_noise(some, rewards, judges, advance)
     diagnosis = diagnose(data, scores, graph.total, graph.gates, measures)
-    people = None
-    if request.labels is not None:
-        columns = {"total": scores.total, **scores.values}
-        people = calibrate(data, columns, read_labels(request.labels, data.ids))
+    columns = {"total": scores.total, **scores.values}
+    people = calibrate(data, columns, labels) if labels else None
     better = frozenset(lower_is_better(graph))
     graph.close()
     if run_graph is not None:
@@ -209,7 +209,7 @@ def _compared(
             return compare_recipes(data, data.stored, scores, ("the run's own", here)), {}
         return None, {}
     if Path(request.against).exists() and Path(request.against).suffix not in (".yaml", ".yml"):
-        other = read_clips(request.against, request.split, settings.clips)  # type: ignore[arg-type]
+        other = read_clips(request.against, request.split, settings.clips)
         if other.stored is None:
             raise AuditError(f"{request.against}: no scores are stored in it; name a run or a recipe")
         return None, compare_runs(other, other.stored, data, scores)

@@ -109,6 +109,8 @@ def test_what_another_total_would_say_scores_nothing(manifest: Manifest) -> None
         (["{source}", "--rewards", "{recipe}", "clips=some"], "audit.clips: must be a whole number"),
         (["{source}", "--rewards", "{recipe}", "--fail-on", "foled"], "did you mean fooled?"),
         (["{source}", "--rewards", "{recipe}", "--total", "volume"], "there is no node volume"),
+        (["{source}", "--rewards", "{recipe}", "judges=juge"], "did you mean judge?"),
+        (["{source}", "--rewards", "{recipe}", "--labels", "gone.csv"], "gone.csv: can't be read"),
     ],
 )
 def test_errors_are_one_line(
