@@ -125,29 +125,14 @@ def _from_steps(paths: Sequence[Path], source: str, clips: int | None, config: R
         prompts=[rollout.prompt.id for record in records for rollout in record.rollouts],
         groups=np.concatenate(groups),
         steps=np.repeat([record.step for record in records], np.diff(starts)),
-        batches=[start + submitted(record, config) for start, record in zip(starts, records, strict=False)],
+        batches=[
+            start + np.argsort(record.submitted) for start, record in zip(starts, records, strict=False)
+        ],
         stored=joined([_scores(record) for record in records], list(records[0].values)),
         rewards=None if config is None else asdict(config.rewards),
         monitors=dict(config.evaluation.monitors) if config is not None and judged else {},
         config_hash=records[0].config_hash,
     )
-
-
-def submitted(record: StepRecord, config: RunConfig | None) -> np.ndarray:
-    """Places of ``record``'s clips in the order in which the run submitted them to the reward graph.
-
-    Files from before the order was stored are put in that of the torch engine: chunks of whole prompts, in
-    them the shortest first. Other engines' order isn't known then, and the stored one is returned.
-    """
-    count = len(record.rollouts)
-    if record.submitted is not None:
-        return record.submitted
-    if config is None or config.rollouts.engine != "torch" or config.rollouts.workers:
-        return np.arange(count)
-    samples = max(rollout.sample_index for rollout in record.rollouts) + 1
-    per_chunk = max(1, config.rollouts.batch_size // samples) * samples
-    frames = np.array([len(rollout.codes) for rollout in record.rollouts])
-    return np.lexsort((np.arange(count), frames, np.arange(count) // per_chunk))
 
 
 def _scores(record: StepRecord) -> Scores:
