@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import io
 
-import matplotlib
 import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from scipy import signal
 
 from rewards.audit.diagnose import TOTAL
@@ -60,7 +60,7 @@ def _distributions(audit: Audit, theme: Theme) -> Figure:
     figure, panels = panel_grid(max(1, len(columns)), theme)
     for axes, (name, column) in zip(panels, columns.items(), strict=False):
         style(axes, theme, name)
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.hist(column, bins=30, color=theme.first)
     return figure
 
@@ -72,7 +72,7 @@ def _explained(audit: Audit, theme: Theme) -> Figure:
     style(axes, theme, "Share of the total's variance inside groups")
     axes.barh(list(shares)[::-1], list(shares.values())[::-1], color=theme.first)
     axes.axvline(audit.settings.max_explained, color=theme.second, linewidth=1)
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.grid(axis="y", visible=False)
     return figure
 
@@ -112,7 +112,7 @@ def _probes(audit: Audit, theme: Theme) -> Figure:
     colours = [theme.second if probe.fooled > limit else theme.first for probe in shown]
     axes.barh([probe.name for probe in shown], [probe.fooled for probe in shown], color=colours)
     axes.axvline(limit, color=theme.text, linewidth=1)
-    axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(6))
+    axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.grid(axis="y", visible=False)
     return figure
 
@@ -123,6 +123,6 @@ def _reliability(audit: Audit, theme: Theme) -> Figure:
     figure, panels = panel_grid(len(shown), theme)
     for axes, one in zip(panels, shown, strict=True):
         style(axes, theme, f"{one.output}: {one.spearman:+.2f}")
-        axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.plot([b.reward for b in one.bins], [b.people for b in one.bins], color=theme.first, marker="o")
     return figure
