@@ -50,11 +50,15 @@ class Similarity(Node):
         return rows
 
     def embed_references(self, voices: Sequence[Voice]) -> list[np.ndarray | NodeError]:
-        """`embed_any` for voices that come again and again: each is embedded once."""
+        """`embed_any` for voices that come again and again: each is embedded once, and alone.
+
+        Together with others it would get other last digits, and so depend on what was scored before.
+        """
         keys = [fingerprint(*voice) for voice in voices]
         new = {key: voice for key, voice in zip(keys, voices, strict=True) if key not in self._references}
         failed: dict[bytes, NodeError] = {}
-        for key, embedding in zip(new, self.embed_any(list(new.values())), strict=True):
+        for key, voice in new.items():
+            (embedding,) = self.embed_any([voice])
             if isinstance(embedding, NodeError):
                 failed[key] = NodeError(f"the reference voice can't be used: {embedding}")
             else:

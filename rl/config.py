@@ -24,7 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl.errors import ConfigError
-from rl.schema import RunConfig
+from rl.schema import RewardsConfig, RunConfig
 
 COMMAND_LINE = "command line"
 
@@ -137,9 +137,16 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     overrides are YAML. Raises `ConfigError`.
     """
     file = find_config(str(name_or_path))
-    sources = [(str(file), _read_yaml(file))]
+    sources = [(str(file), read_yaml(file))]
     sources += [(COMMAND_LINE, _parse_override(text)) for text in overrides]
     return _build(_with_recipe(sources), file)
+
+
+def load_rewards(name_or_path: str) -> RewardsConfig:
+    """The checked reward recipe in a file, or of a shipped name. Raises `ConfigError`."""
+    file = find_config(name_or_path, "rewards")
+    recipe = {"rewards": read_yaml(file), "trainer": {"steps": 1}}  # steps has no default
+    return _build([(str(file), recipe)], file).rewards
 
 
 def save_resolved(config: RunConfig, path: str | Path) -> None:
@@ -154,7 +161,8 @@ def config_hash(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, without tags. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -214,7 +222,7 @@ def _with_recipe(sources: list[tuple[str, dict[str, Any]]]) -> list[tuple[str, d
     if recipe is None:
         return sources
     file = find_config(recipe, "rewards", None if named_in == COMMAND_LINE else Path(named_in).parent)
-    rewards = _read_yaml(file)
+    rewards = read_yaml(file)
     if "recipe" in rewards:
         raise ConfigError(f"{file}: a recipe can't start from another; remove its key recipe")
     return [(str(file), {"rewards": rewards}), *sources]

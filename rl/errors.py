@@ -29,5 +29,9 @@ class StaleRolloutError(AuralignError):
     """Rollouts of another policy version reached a learner that isn't told to correct for it."""
 
 
+class AuditError(AuralignError):
+    """What is to be audited can't be read, or an audit can't be made of it."""
+
+
 class RewardError(AuralignError):
     """Too many clips of a step have no reward to go on training."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from rewards.direction import lower_is_better
 from rewards.graph import RewardGraph
-from rewards.nodes.error_rate import ErrorRate
-from rewards.nodes.pocketsphinx import Pocketsphinx
-from rewards.nodes.whisper import Whisper
 from rl.before_after import listening_pairs, metric_rows
 from rl.parts import Parts, sample_and_score
 from rl.prompts_file import load_prompts
@@ -60,9 +58,3 @@ def compare_stored(config: RunConfig, folder: Path, judges: RewardGraph, step: i
     write_samples(folder, listening_pairs(before, after, config.evaluation.listen), before.sample_rate)
     write_evaluation(folder, evaluation)
     return evaluation
-
-
-def lower_is_better(graph: RewardGraph) -> set[str]:
-    """Outputs that count mistakes: error rates, and the repeats that a recogniser heard."""
-    names = {name for name, node in graph.nodes.items() if isinstance(node, ErrorRate | Pocketsphinx)}
-    return names | {f"{name}.loops" for name, node in graph.nodes.items() if isinstance(node, Whisper)}

@@ -149,7 +149,7 @@ def iter_steps(run_dir: str | Path, split: Split = "train") -> Iterator[StepReco
         raise RunFolderError(
             f"{partial}: half-written; wait for the run that writes it, or delete it if none does"
         )
-    paths = _stored(run_dir, split)
+    paths = stored_steps(run_dir, split)
     if not paths:
         raise RunFolderError(f"{folder}: no rollouts of split `{split}`; is this a run folder?")
     for path in paths:
@@ -158,14 +158,15 @@ def iter_steps(run_dir: str | Path, split: Split = "train") -> Iterator[StepReco
 
 def discard_steps_after(run_dir: str | Path, step: int) -> None:
     """Delete the training steps above ``step`` and half-written files: what a resume will write again."""
-    for path in _stored(run_dir, "train"):
+    for path in stored_steps(run_dir, "train"):
         if int(path.stem.rsplit("_", 1)[1]) > step:
             path.unlink()
     for partial in (Path(run_dir) / FOLDER).glob("*.parquet.tmp"):
         partial.unlink()
 
 
-def _stored(run_dir: str | Path, split: Split) -> list[Path]:
+def stored_steps(run_dir: str | Path, split: Split) -> list[Path]:
+    """The files of one split, in the order of their steps; empty where there are none."""
     prefix = step_path(run_dir, 0, split).stem.removesuffix("_000000")
     return sorted((Path(run_dir) / FOLDER).glob(f"{prefix}_{'[0-9]' * 6}.parquet"))
 

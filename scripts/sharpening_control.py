@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from rewards.direction import lower_is_better
 from rl.before_after import metric_rows
 from rl.cli.common import run_main
 from rl.config import load_config
 from rl.errors import RunFolderError
-from rl.evaluation import lower_is_better
 from rl.live import before_after_table
 from rl.parts import build_parts, sample_and_score
 from rl.prompts_file import load_prompts

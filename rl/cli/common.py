@@ -34,15 +34,18 @@ examples:
 _RESUME_EXAMPLES = """\
   {prog} --resume runs/grpo_tiny
       go on from the last checkpoint in that run's folder, with the run's own configuration
+  {prog} --replay runs/grpo_tiny "rewards.total=quality"
+      train on the rollouts that a run saved, under other rewards; nothing is sampled
 """
 
 
 @dataclass(frozen=True)
 class Command:
-    """A parsed command line: the checked configuration, and the run folder to go on from, if any."""
+    """A parsed command line: the checked configuration, and the run folder to go on from or to replay."""
 
     config: RunConfig
     resume: Path | None = None
+    replay: Path | None = None
 
 
 def parse(
@@ -51,8 +54,9 @@ def parse(
     """The command that ``argv`` (default: the process's arguments) asks for.
 
     ``--resume DIR`` without ``--config`` uses the configuration saved in that run folder; ``--resume``
-    without a folder means the folder of the configured run. Raises `ConfigError`; exits on ``--help``,
-    ``--help-config`` and on options that don't exist.
+    without a folder means the folder of the configured run. ``--replay DIR`` takes that run's configuration,
+    too, under the name ``<name>_replay``. Raises `ConfigError`; exits on ``--help``, ``--help-config`` and on
+    options that don't exist.
     """
     parser = _parser(prog, description, resumable)
     args = parser.parse_intermixed_args(argv)
@@ -61,6 +65,9 @@ def parse(
     if resume and "=" in resume and not Path(resume).exists():  # `--resume a.b=c`: an override, not a folder
         overrides.insert(0, resume)
         resume = ""
+    replay: str | None = getattr(args, "replay", None)
+    if replay is not None:
+        return _replayed(replay, args.config, overrides, resume)
     if args.config is None and not resume:
         raise ConfigError(f"no configuration; add --config, e.g. {prog} --config grpo_tiny.yaml")
     if resume and not Path(resume).is_dir():
@@ -70,6 +77,17 @@ def parse(
     if resume is None:
         return Command(config)
     return Command(config, Path(resume) if resume else Path(config.output_dir, config.name))
+
+
+def _replayed(run: str, config: str | None, overrides: Sequence[str], resume: str | None) -> Command:
+    if resume is not None:
+        raise ConfigError("--replay and --resume: a replay is a run of its own; use one of them")
+    saved = Path(run, "config.yaml")
+    if not saved.is_file():
+        raise ConfigError(f"--replay {run}: no run folder with a config.yaml")
+    named = any(text.partition("=")[0].strip() == "name" for text in overrides)
+    own = [] if named or config is not None else [f"name={load_config(saved).name}_replay"]
+    return Command(load_config(config or saved, [*own, *overrides]), replay=Path(run))
 
 
 def run_main(command: Callable[[], None]) -> int:
@@ -110,6 +128,9 @@ def _parser(prog: str, description: str, resumable: bool) -> argparse.ArgumentPa
             const="",
             metavar="DIR",
             help="go on from the last checkpoint in DIR (default: the folder of the configured run)",
+        )
+        parser.add_argument(
+            "--replay", metavar="DIR", help="train on the rollouts saved in that run's folder; sample nothing"
         )
     parser.add_argument(
         "--help-config", action=_HelpConfig, nargs=0, help="list every key with its type, default and meaning"

@@ -16,6 +16,11 @@ def _train(argv: Sequence[str] | None) -> None:
     command = parse(
         "rl-train", "Train a Dual-AR speech policy with reinforcement learning.", argv, resumable=True
     )
+    if command.replay is not None:
+        from rl.trainer.replay import replay
+
+        replay(command.config, command.replay)
+        return
     from rl.trainer.run import train  # imports torch, which --help and wrong configurations needn't wait for
 
     train(command.config, resume=command.resume)

@@ -49,7 +49,7 @@ def build_html(run_dir: str | Path) -> str:
     metrics = read_metrics(run_dir / METRICS_FILE)
     evaluation = read_evaluation(run_dir)
     light, dark = figures(metrics, evaluation, LIGHT), figures(metrics, evaluation, DARK)
-    return _environment().get_template("template.html").render(
+    return environment().get_template("template.html").render(
         config=config,
         config_hash=config_hash(config),
         config_text=config_path.read_text(encoding="utf-8"),
@@ -59,14 +59,15 @@ def build_html(run_dir: str | Path) -> str:
         evaluation=evaluation,
         roles=ROLES,
         pairs=read_samples(run_dir),
-        plots={name: (_svg_uri(light[name]), _svg_uri(dark[name]), _CAPTIONS[name]) for name in light},
+        plots={name: (svg_uri(light[name]), svg_uri(dark[name]), _CAPTIONS[name]) for name in light},
     )
 
 
-def _environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """Templates of ``folders`` and of this one, with filters for figures and clips."""
     environment = Environment(
         autoescape=True,
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader([*folders, Path(__file__).parent]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -117,7 +118,8 @@ def _total_seconds(metrics: list[dict[str, Any]]) -> float:
     return math.fsum(timed) if timed else math.nan
 
 
-def _svg_uri(figure: Figure) -> str:
+def svg_uri(figure: Figure) -> str:
+    """A figure as a data URI."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg(figure)).decode()
 
 

@@ -102,26 +102,26 @@ _LEARNER_PANELS: tuple[tuple[str, tuple[_Line, ...]], ...] = (
 
 
 def _total(metrics: Metrics, theme: Theme) -> Figure:
-    figure = _figure(9, 3.4, theme)
+    figure = new_figure(9, 3.4, theme)
     axes = figure.add_subplot()
-    _style(axes, theme, "Total reward: mean and spread within groups")
+    style(axes, theme, "Total reward: mean and spread within groups")
     _band(axes, metrics, "total", theme.first)
     axes.set_xlabel("step", color=theme.text)
     return figure
 
 
 def _components(metrics: Metrics, names: Sequence[str], theme: Theme) -> Figure:
-    figure, panels = _grid(len(names), theme)
+    figure, panels = panel_grid(len(names), theme)
     for axes, name in zip(panels, names, strict=True):
-        _style(axes, theme, name)
+        style(axes, theme, name)
         _band(axes, metrics, name, theme.first)
     return figure
 
 
 def _learner(metrics: Metrics, wanted: Sequence[tuple[str, tuple[_Line, ...]]], theme: Theme) -> Figure:
-    figure, panels = _grid(len(wanted), theme)
+    figure, panels = panel_grid(len(wanted), theme)
     for axes, (title, lines) in zip(panels, wanted, strict=True):
-        _style(axes, theme, title)
+        style(axes, theme, title)
         for (key, label), colour in zip(lines, (theme.first, theme.second), strict=False):
             steps, values = _series(metrics, key)
             axes.plot(steps, values, color=colour, label=label or None, marker=_marker(steps), markersize=3)
@@ -131,11 +131,11 @@ def _learner(metrics: Metrics, wanted: Sequence[tuple[str, tuple[_Line, ...]]], 
 
 
 def _before_after(rows: Sequence[MetricRow], theme: Theme) -> Figure:
-    figure, panels = _grid(len(rows), theme, height=1.25)
+    figure, panels = panel_grid(len(rows), theme, height=1.25)
     for axes, row in zip(panels, rows, strict=True):
         change = row.comparison
         colour = {"better": theme.first, "worse": theme.second}.get(row.verdict, theme.text)
-        _style(axes, theme, f"{row.name}: {row.verdict}")
+        style(axes, theme, f"{row.name}: {row.verdict}")
         axes.barh([1, 0], [change.before, change.after], height=0.7, color=[theme.neutral, colour])
         if not math.isnan(change.low):
             ends = [[change.delta - change.low], [change.high - change.delta]]
@@ -163,19 +163,22 @@ def _marker(steps: np.ndarray) -> str | None:
     return "o" if len(steps) <= _FEW_POINTS else None
 
 
-def _figure(width: float, height: float, theme: Theme) -> Figure:
+def new_figure(width: float, height: float, theme: Theme) -> Figure:
+    """An empty figure in the theme's colours."""
     return Figure(figsize=(width, height), layout="constrained", facecolor=theme.background)
 
 
-def _grid(count: int, theme: Theme, height: float = 2.3) -> tuple[Figure, list[Axes]]:
+def panel_grid(count: int, theme: Theme, height: float = 2.3) -> tuple[Figure, list[Axes]]:
+    """A figure with ``count`` panels, up to three in a row."""
     columns = min(count, _COLUMNS)
     rows = math.ceil(count / columns)
-    figure = _figure(3.6 * columns, (height + 0.25) * rows, theme)
+    figure = new_figure(3.6 * columns, (height + 0.25) * rows, theme)
     figure.set_layout_engine("constrained", h_pad=0.1)
     return figure, [figure.add_subplot(rows, columns, place) for place in range(1, count + 1)]
 
 
-def _style(axes: Axes, theme: Theme, title: str) -> None:
+def style(axes: Axes, theme: Theme, title: str) -> None:
+    """The look of every panel: a title on the left, a faint grid, no frame."""
     axes.set_facecolor(theme.background)
     axes.set_title(title, loc="left", color=theme.text, fontsize=9.5)
     axes.grid(color=theme.faint, linewidth=0.7)

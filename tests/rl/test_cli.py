@@ -91,11 +91,18 @@ def test_help_config_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None
     assert all(name in listed for name in schema_keys())
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["--config", "grpo_tiny", "trainer.steps=x"]])
-def test_help_and_wrong_configurations_do_not_wait_for_torch(argv: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        ("train", ["--help"]),
+        ("train", ["--config", "grpo_tiny", "trainer.steps=x"]),
+        ("audit", ["--help"]),
+    ],
+)
+def test_help_and_wrong_configurations_do_not_wait_for_torch(command: str, argv: list[str]) -> None:
     script = (
         "import sys\n"
-        "from rl.cli.train import main\n"
+        f"from rl.cli.{command} import main\n"
         "try:\n    main(sys.argv[1:])\n"
         "except SystemExit:\n    pass\n"
         "print('heavy:', sorted({'torch', 'transformers', 'ray', 'numpy'} & set(sys.modules)))\n"

@@ -1,7 +1,7 @@
 """What the evaluation knows of the judges' outputs."""
 
+from rewards.direction import lower_is_better
 from rewards.graph import build_graph
-from rl.evaluation import lower_is_better
 
 
 def test_error_rates_and_repeats_are_better_when_lower() -> None:

@@ -1,0 +1,1 @@
+"""Does a reward deserve trust? Saved clips scored again, compared, diagnosed and attacked."""
