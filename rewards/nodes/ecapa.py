@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ class Ecapa(Similarity):
     def load(self) -> None:
         from speechbrain.inference.speaker import EncoderClassifier
 
+        forget_lazy_modules()
         cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
         self._encoder = EncoderClassifier.from_hparams(
             source=self.source, savedir=None, run_opts={"device": "cuda" if cuda else "cpu"}
@@ -47,3 +49,15 @@ class Ecapa(Similarity):
             usable = np.isfinite(norm) and norm > 0
             found.append(vector / norm if usable else NodeError("the encoder gave no finite embedding"))
         return found
+
+
+def forget_lazy_modules() -> None:
+    """Take speechbrain's redirects of old module names out of `sys.modules`.
+
+    Whoever asks one for an attribute, as `inspect.getmodule` asks every module, has it import packages that
+    may not be there, and gets an ImportError.
+    """
+    from speechbrain.utils.importutils import LazyModule
+
+    for name in [name for name, module in sys.modules.items() if isinstance(module, LazyModule)]:
+        del sys.modules[name]
