@@ -1,4 +1,7 @@
-"""Reading prompt sets: JSON Lines, one prompt a line, or the embedded ``tiny:train`` and ``tiny:heldout``."""
+"""Reading prompt sets: JSON Lines, one prompt a line, or the embedded ``tiny:train`` and ``tiny:heldout``.
+
+``tiny:train_styled`` and ``tiny:heldout_styled`` are those of them with a style tag.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rl.policy.prompts import check_user_text
 from rollouts.types import Prompt
 
 _FIELDS = ("id", "text", "spoken", "reference_audio", "references", "meta")
+_STYLED = "_styled"
 _OWN_TAG = re.compile(r"<\|speaker:(\d+)\|>")
 
 
@@ -34,13 +38,15 @@ def load_prompts(spec: str) -> list[Prompt]:
     Raises:
         PromptError: the file or a line is wrong; the message names both.
     """
-    embedded = EMBEDDED / "prompts" / f"{spec.removeprefix('tiny:')}.jsonl"
-    path = embedded if spec.startswith("tiny:") else Path(spec)
+    name = spec.removeprefix("tiny:").removesuffix(_STYLED)
+    path = EMBEDDED / "prompts" / f"{name}.jsonl" if spec.startswith("tiny:") else Path(spec)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"prompts file {path} can't be read ({error}); name a JSON Lines file") from error
     prompts = [_prompt(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    if spec.startswith("tiny:") and spec.endswith(_STYLED):
+        prompts = [prompt for prompt in prompts if parse_target(prompt.text).instructions]
     if not prompts:
         raise PromptError(f"prompts file {path} holds no prompt")
     seen: set[str] = set()

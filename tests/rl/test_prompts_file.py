@@ -22,6 +22,13 @@ def test_embedded_sets_are_disjoint_in_sentences() -> None:
         assert prompt.meta["reference_audio"] == prompt.meta["voices"][str(prompt.meta["speaker"])]
 
 
+def test_embedded_prompts_with_a_style() -> None:
+    styled = load_prompts("tiny:heldout_styled")
+    assert len(styled) == 59
+    assert {prompt.id for prompt in styled} < {prompt.id for prompt in load_prompts("tiny:heldout")}
+    assert all("[" in prompt.text for prompt in styled)
+
+
 def test_a_voice_for_each_speaker(tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).touch()
