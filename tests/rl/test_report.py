@@ -229,7 +229,7 @@ def test_report_table_shows_the_figures(run_dir: Path, rows: list[MetricRow]) ->
     assert f"<td>{before:.3f}</td><td>{after:.3f}</td><td>−0.200</td>" in html
     assert re.search(r"7 <span class=\"soft\">\(1 missing\)", html)
     assert '<span class="badge better">better</span>' in html
-    assert '<span class="badge outside">outside</span>' in html
+    assert '<span class="badge outside">evaluation only</span>' in html
 
 
 def test_report_without_evaluation(run_dir: Path) -> None:
@@ -289,6 +289,6 @@ def test_terminal_table(rows: list[MetricRow]) -> None:
     console.print(before_after_table(rows))
     lines = [line.strip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
     (error,) = (i for i, line in enumerate(lines) if line.startswith("error "))
-    assert lines.index("in the reward") < error < lines.index("outside")
+    assert lines.index("in the reward") < error < lines.index("evaluation only")
     assert "better" in lines[error]
     assert not any("…" in line for line in lines)
