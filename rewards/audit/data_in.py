@@ -109,7 +109,7 @@ def _from_steps(paths: Sequence[Path], source: str, clips: int | None, config: R
     starts = np.cumsum([0, *(len(record.rollouts) for record in records)])
     whole: list[Clip] = []
     ids: list[str] = []
-    groups = []
+    groups: list[np.ndarray] = []
     for record in records:
         offset = 0 if not groups else int(groups[-1].max()) + 1
         groups.append(record.group_ids - record.group_ids.min() + offset)
