@@ -68,7 +68,7 @@ def probes_table(audit: Audit) -> Table:
     """Each attack: share of the clips that score no lower under it."""
     table = _table("attack")
     for heading in ("clips", "fooled", "gated", "change", ""):
-        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for probe in audit.probes:
         if probe.skipped:
             table.add_row(probe.name, "", "", "", "", f"[dim]skipped: {probe.skipped}[/dim]")

@@ -81,7 +81,6 @@ async def first_page(port: str) -> str:
         return next(page["webSocketDebuggerUrl"] for page in await answer.json() if page["type"] == "page")
 
 
-@pytest.mark.slow
 def test_the_report_in_a_browser(manifest: Callable[[Any], tuple[Path, Path]], browser: str) -> None:
     source, rewards = manifest(recipe("confidence + 0.01*judge", confidence="honest", judge="fair"))
     out = source.parent / "out"
