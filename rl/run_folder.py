@@ -42,7 +42,7 @@ class MetricRow:
     """One metric of the evaluation.
 
     ``role``: the ``total``; a ``reward`` that it names; a number ``related`` to it, such as another output of
-    the same judge; or of a judge ``outside`` of it, which training never heard.
+    the same judge; or of a judge ``outside`` of training, which only the evaluation asks.
     """
 
     name: str
