@@ -23,10 +23,16 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """Random weights of the golden policy's shape, its tokenizer, and the golden codec with as many codes."""
+    """Random weights of the golden policy's shape, but for heads that vLLM's CPU kernels take; its tokenizer;
+    and the golden codec with as many codes."""
     folder = tmp_path / "s2"
+    folder.mkdir()
+    raw = json.loads((FIXTURES / "s2_tiny" / "config.json").read_text())
+    raw["text_config"] |= {"head_dim": 32, "dim": 64, "intermediate_size": 128}
+    raw["audio_decoder_config"] |= {"head_dim": 32, "text_dim": 64}
+    (folder / "config.json").write_text(json.dumps(raw | {"dtype": "float32"}))
     torch.manual_seed(0)
-    DualARForCausalLM(DualARConfig.from_pretrained(FIXTURES / "s2_tiny")).save_pretrained(folder)
+    DualARForCausalLM(DualARConfig.from_pretrained(folder)).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(FIXTURES / "s2_tiny" / name, folder)
     state = torch.load(FIXTURES / "s2_codec_tiny" / "codec.pth", weights_only=True)
@@ -54,19 +60,20 @@ def prompts(tmp_path: Path) -> Path:
     return tmp_path / "prompts.jsonl"
 
 
-def _overrides(checkpoint: Path, prompts: Path) -> list[str]:
+def _overrides(checkpoint: Path, prompts: Path, engine: str = "torch") -> list[str]:
     recipe = prompts.with_name("length.yaml")
     recipe.write_text("nodes: {length: {type: duration, per_character: 0.03, slack: 1.0}}\ntotal: length\n")
     return [
         f"model.path={checkpoint}", f"prompts.train={prompts}", f"prompts.heldout={prompts}",
         f"output_dir={prompts.parent / 'runs'}", f"rewards={recipe}", "model.dtype=float32",
-        "rollouts.engine=torch", "rollouts.group_size=4", "rollouts.max_frames=12", "trainer.steps=3",
+        f"rollouts.engine={engine}", "rollouts.group_size=4", "rollouts.max_frames=12", "trainer.steps=3",
         "trainer.prompts_per_step=3", "trainer.micro_batch_size=4", "evaluation.enabled=false",
     ]  # fmt: skip
 
 
-def test_three_steps(checkpoint: Path, prompts: Path) -> None:
-    config = load_config("grpo_s2.yaml", _overrides(checkpoint, prompts))
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_three_steps(checkpoint: Path, prompts: Path, engine: str) -> None:
+    config = load_config("grpo_s2.yaml", _overrides(checkpoint, prompts, engine))
     folder = train(config)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]

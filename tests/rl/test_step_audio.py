@@ -57,8 +57,9 @@ def configure(policy: Path, codec: Path, tmp_path: Path) -> Configure:
     return configure
 
 
-def test_three_steps(configure: Configure) -> None:
-    folder = train(configure())
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_three_steps(configure: Configure, engine: str) -> None:
+    folder = train(configure(f"rollouts.engine={engine}"))
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["learner/learning_rate"] for row in rows] == pytest.approx([1e-6, 5.5e-7, 1e-7])
     for row in rows:
@@ -71,9 +72,10 @@ def test_three_steps(configure: Configure) -> None:
     assert (folder / "report.html").is_file()
 
 
-def test_three_steps_turn_by_turn(configure: Configure) -> None:
+@pytest.mark.parametrize("engine", ["torch", "vllm"])
+def test_three_steps_turn_by_turn(configure: Configure, engine: str) -> None:
     """Every turn's log-probs are the learner's, ends included."""
-    folder = train(configure("rollouts.turns_at_once=1"))
+    folder = train(configure("rollouts.turns_at_once=1", f"rollouts.engine={engine}"))
     for row in read_metrics(folder / "metrics.jsonl"):
         assert row["learner/grad_norm"] > 0
         assert max(row["learner/mismatch_max_slow"], row["learner/mismatch_max_fast"]) < 1e-4
