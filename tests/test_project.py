@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -60,8 +61,15 @@ def test_the_lock_pins_everything_the_project_asks_for() -> None:
     assert names <= locked().keys()
 
 
+def test_torchaudio_is_without_the_binaries_that_do_not_load_here() -> None:
+    spec = importlib.util.find_spec("torchaudio")
+    assert spec is not None
+    assert spec.origin is not None
+    assert not list(Path(spec.origin).parent.rglob("*.so"))
+
+
 def test_the_lock_keeps_out_what_breaks_or_bloats_a_cpu_environment() -> None:
-    harmful = re.compile(r"nvidia-|cuda-|triton$|torch(vision|audio|codec)$|webrtcvad$|typing$")
+    harmful = re.compile(r"nvidia-|cuda-|triton$|torch(vision|codec)$|webrtcvad$|typing$")
     assert [name for name in locked() if harmful.match(name)] == []
     assert locked()["torch"] == "2.13.0"
 
