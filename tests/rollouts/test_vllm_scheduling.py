@@ -89,7 +89,6 @@ def test_processes_of_its_own(checkpoint: Path, reference: TorchEngine) -> None:
     agrees_after_a_sync(checkpoint, reference, options)
 
 
-@pytest.mark.slow
 def test_compiled(checkpoint: Path, reference: TorchEngine) -> None:
     """The compiled graph must not keep the old weights."""
     options = VllmOptions(batch_size=16, kv_cache_bytes=2**24, eager=False)
