@@ -69,7 +69,7 @@ def test_torchaudio_is_without_the_binaries_that_do_not_load_here() -> None:
 
 
 def test_the_lock_keeps_out_what_breaks_or_bloats_a_cpu_environment() -> None:
-    harmful = re.compile(r"nvidia-|cuda-|triton$|torch(vision|codec)$|webrtcvad$|typing$")
+    harmful = re.compile(r"nvidia-|cuda-|triton$|torch(vision|audio|codec)$|webrtcvad$|typing$")
     assert [name for name in locked() if harmful.match(name)] == []
     assert locked()["torch"] == "2.13.0"
 
