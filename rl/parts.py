@@ -56,7 +56,7 @@ def build_parts(config: RunConfig) -> Parts:
     """
     graph = build_graph(asdict(config.rewards))
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
-    policy, tokenizer = _load(config.model)
+    policy, tokenizer = load_for_run(config.model)
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
     codec = _codec_of(policy, config)
     if config.rollouts.workers or any(pool.options.where == "ray" for pool in judges.pools.values()):
@@ -105,7 +105,7 @@ def build_engine(config: RunConfig) -> Engine:
     rollouts = config.rollouts
     installed = find_spec("vllm") is not None
     if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
-        policy, tokenizer = _load(config.model)
+        policy, tokenizer = load_for_run(config.model)
         policy.requires_grad_(False)
         return TorchEngine(policy, tokenizer, rollouts.batch_size)
     if not installed:
@@ -125,8 +125,8 @@ def build_engine(config: RunConfig) -> Engine:
     return VllmEngine(folder, load_tokenizer(folder), model.dtype, options, model.prompt_format)
 
 
-def _load(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
-    """The policy, which reads prompts as ``model`` says, and its tokenizer."""
+def load_for_run(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:
+    """The policy, which reads prompts as ``model`` says, and its tokenizer; on a GPU if there is one."""
     policy, tokenizer = load_policy(model.path, getattr(torch, model.dtype), _device())
     policy.config.prompt_format = model.prompt_format or policy.config.prompt_format
     return policy, tokenizer

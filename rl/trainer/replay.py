@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from rewards.audit.data_in import read_clips
@@ -17,7 +16,7 @@ from rl.config import load_config, save_resolved
 from rl.errors import ConfigError, RunFolderError
 from rl.live import LiveView
 from rl.metrics import METRICS_FILE, MetricsWriter, read_metrics
-from rl.policy.loading import load_policy
+from rl.parts import load_for_run
 from rl.report.html import write_report
 from rl.run_folder import CONFIG_FILE
 from rl.schema import RunConfig
@@ -49,7 +48,7 @@ def replay(config: RunConfig, run: Path) -> Path:
     changed = asdict(began.rewards) != asdict(config.rewards)
     graph = build_graph(asdict(config.rewards)) if changed else None
     run_graph = build_graph(asdict(began.rewards)) if changed else None
-    policy, tokenizer = load_policy(config.model.path, getattr(torch, config.model.dtype))
+    policy, tokenizer = load_for_run(config.model)
     model = add_adapter(policy, config.lora, derive_seed(config.seed, "adapter"))
     folder.mkdir(parents=True, exist_ok=True)
     save_resolved(config, folder / CONFIG_FILE)
@@ -73,6 +72,9 @@ def replay(config: RunConfig, run: Path) -> Path:
             model, tokenizer, prompts, config, folder / "checkpoints", collect, lambda record: None, report
         )
         trainer.train()
+    if graph is not None and run_graph is not None:
+        graph.close()
+        run_graph.close()
     console = Console()
     gap = largest_gap(folder, run)
     if not math.isnan(gap):
