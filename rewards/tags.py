@@ -140,3 +140,9 @@ def _heard_units(heard: Sequence[tuple[str, float]]) -> tuple[list[str], list[fl
         tokens = sorted(set(owner[begin:at]))
         logps.append(sum(heard[i][1] for i in tokens) / len(tokens))
     return units, logps
+
+
+
+def spoken_words(text: str) -> str:
+    """The text without ``<|...|>`` and ``[...]`` tags, blanks collapsed."""
+    return " ".join(TAG.sub(" ", text).split())

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rewards.tags import TAG, parse_target
+from rewards.tags import parse_target, spoken_words
 from rl.errors import PromptError
 from rl.policy.loading import EMBEDDED
 from rl.policy.prompts import check_user_text
@@ -123,8 +123,3 @@ def _audio_file(name: Any, prompts: Path, where: str) -> str:
     if not audio.is_file():
         raise PromptError(f"{where}: reference_audio {audio} is missing")
     return str(audio)
-
-
-def spoken_words(text: str) -> str:
-    """The text without ``<|...|>`` and ``[...]`` tags, blanks collapsed."""
-    return " ".join(TAG.sub(" ", text).split())

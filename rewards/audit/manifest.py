@@ -14,7 +14,7 @@ import soundfile
 
 from rewards.audit.clips import ClipSet, spread_evenly
 from rewards.audit.groups import members
-from rewards.tags import TAG
+from rewards.tags import spoken_words
 from rewards.types import Clip
 from rl.errors import AuditError
 
@@ -121,9 +121,11 @@ def _clip_set(
         kept = sorted(int(place) for group in chosen for place in whole[group])
         named, groups = [named[place] for place in kept], groups[kept]
     ids = [str(row.get("id", number)) for number, (_, row) in enumerate(named)]
-    for where, twice in zip((where for where, _ in named), ids, strict=True):
-        if ids.count(twice) > 1:
-            raise AuditError(f"{where}: the id {twice} stands twice; clips are told apart by it")
+    seen: set[str] = set()
+    for (where, _), name in zip(named, ids, strict=True):
+        if name in seen:
+            raise AuditError(f"{where}: the id {name} stands twice; clips are told apart by it")
+        seen.add(name)
     return ClipSet(
         source=source,
         ids=ids,
@@ -152,7 +154,7 @@ def _clip(row: Mapping[str, Any], where: str, folder: Path) -> Clip:
         reference, reference_rate = _read_audio(row["reference"], where, folder)
     meta = {name: value for name, value in row.items() if name not in COLUMNS or name == "instruction"}
     text = row["text"]
-    spoken = row.get("spoken", " ".join(TAG.sub(" ", text).split()))
+    spoken = row.get("spoken", spoken_words(text))
     return Clip(audio, rate, text, spoken, reference, reference_rate, meta)
 
 

@@ -15,11 +15,11 @@ from rewards.tags import (
     Turn,
     confidences_of_heard,
     parse_target,
+    spoken_words,
     tag_weighted_confidence,
 )
 from rewards.turns import turn_confidences
 from rewards.words import Word, locate, match, read_words, write_words
-from rl.prompts_file import spoken_words
 
 TEXT = "Well. <|speaker:0|>[slow] Hello there [whisper][high] my friend<|speaker:12|> Yes? [laughs]"
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewards.tags import spoken_words
 from rl.errors import PromptError
-from rl.prompts_file import load_prompts, spoken_words
+from rl.prompts_file import load_prompts
 
 
 def test_embedded_sets_are_disjoint_in_sentences() -> None:
