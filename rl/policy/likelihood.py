@@ -90,18 +90,6 @@ def sampled_logprobs(rollout: Rollout) -> tuple[Tensor, Tensor]:
     return torch.cat(slow), logprobs[:, 1:]
 
 
-def likelihood(
-    model: DualARForCausalLM,
-    prompts: list[Tensor],
-    codes: list[Tensor],
-    ended: list[bool],
-    temperature: float,
-) -> Likelihood:
-    """Teacher-forced log-probs of ``codes[b]`` ``[T_b, K]`` after prompts ``[1 + K, P_b]``."""
-    turns = [[TurnRows(*turn)] for turn in zip(prompts, codes, ended, strict=True)]
-    return likelihood_of_turns(model, turns, temperature)
-
-
 def likelihood_of_turns(
     model: DualARForCausalLM, samples: list[list[TurnRows]], temperature: float, detach_hidden: bool = False
 ) -> Likelihood:

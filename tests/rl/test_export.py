@@ -13,12 +13,12 @@ from rl.cli.export import main
 from rl.errors import CheckpointError, RunFolderError
 from rl.export.card import FISH_ATTRIBUTION
 from rl.export.merge import export
-from rl.policy.likelihood import likelihood
 from rl.policy.loading import load_policy
 from rl.policy.modeling import DualARForCausalLM
 from rl.schema import LoraConfig, RunConfig
 from rl.trainer.adapter import add_adapter, base_of, open_adapter, write_base
 from rl.trainer.run import train
+from tests.one_turn import likelihood
 
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"
 Configure = Callable[..., RunConfig]

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from rl.policy import DualARForCausalLM
-from rl.policy.likelihood import likelihood, likelihood_of_turns, turns_of
+from rl.policy.likelihood import likelihood_of_turns, turns_of
 from rl.policy.loading import load_policy
 from rl.policy.prompts import prompt_rows
 from rl.trainer.objective import ObjectiveSettings, OldLogprobs, dual_ar_loss
 from rollouts.types import Prompt, Reference, Rollout, Turn
+from tests.one_turn import likelihood
 from tests.step_audio import make_policy
 
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"

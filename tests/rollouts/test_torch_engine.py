@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from rl.errors import CheckpointError
-from rl.policy.likelihood import likelihood
 from rl.policy.loading import load_policy
 from rl.policy.prompts import prompt_rows
 from rollouts.noise import uniforms
 from rollouts.torch_engine import TorchEngine, draw
 from rollouts.types import Prompt, Reference, SamplingParams
+from tests.one_turn import likelihood
 
 GOLDEN = Path(__file__).parent.parent / "rl" / "fixtures" / "s2_tiny"
 CODES = np.random.Generator(np.random.Philox(key=3)).integers(0, 32, (7, 10))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rl.policy.likelihood import likelihood
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.prompts import prompt_rows
 from rollouts.types import Prompt, Reference, Rollout
+from tests.one_turn import likelihood
 
 _DRAWN = np.random.Generator(np.random.Philox(key=3)).integers(0, 32, (2, 40, 10))
 _DRAWN[1, :, 0] = _DRAWN[0, :, 0]  # the same first codes, and so the same tokens, with others beneath
