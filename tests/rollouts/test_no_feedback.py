@@ -47,8 +47,17 @@ def test_a_sample_does_not_change_with_its_batch(
 
 def test_rollouts_come_before_all_are_sampled(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(depth, "FRAMES_AT_ONCE", 1)
-    came = [r.finish_reason for r in engine.stream(PROMPTS, 8, SAMPLING, seed=5)]
-    assert came == sorted(came)
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    hook = engine.model.register_forward_hook(count)
+    came = [(steps, r.finish_reason) for r in engine.stream(PROMPTS, 8, SAMPLING, seed=5)]
+    hook.remove()
+    assert came[0][0] < came[-1][0] == steps
+    assert (came[0][1], came[-1][1]) == ("eos", "length")
 
 
 def test_batches_are_full_of_frames_but_for_the_last() -> None:

@@ -65,7 +65,9 @@ def browser(tmp_path: Path) -> Any:
     flags += ["--autoplay-policy=no-user-gesture-required", f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen([BROWSER, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     port = profile / "DevToolsActivePort"
-    while not (port.exists() and len(port.read_text().split()) == 2):
+    for _ in range(1200):
+        if port.exists() and len(port.read_text().split()) == 2:
+            break
         assert process.poll() is None, "the browser ended"
         time.sleep(0.1)
     yield port.read_text().split()[0]
