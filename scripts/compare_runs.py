@@ -43,8 +43,9 @@ def curves(runs: list[Path]) -> Figure:
     for axes, part in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
         for name, steps in metrics.items():
             values = np.array([step[f"reward/{part}/mean"] for step in steps])
-            smooth = np.convolve(values, np.ones(STEPS) / STEPS, mode="valid")
-            axes.plot(np.arange(len(smooth)) + (STEPS + 1) / 2, smooth, label=name)
+            width = min(STEPS, len(values))
+            smooth = np.convolve(values, np.ones(width) / width, mode="valid")
+            axes.plot(np.arange(len(smooth)) + (width + 1) / 2, smooth, label=name)
         axes.set_title(part)
         axes.set_xlabel("step")
         axes.grid(alpha=0.3)
