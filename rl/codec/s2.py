@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from math import prod
 from typing import cast
 
 import numpy as np
@@ -31,13 +32,13 @@ from rl.codec.s2_layers import (
 
 DILATIONS = (1, 3, 9)
 CHUNK_FRAMES = 128
-"""Frames that the decoder's convolutions turn into audio at once: 6 s, up to 100 MB a layer."""
+"""Frames whose audio the convolutions read or write at once: 6 s, up to 100 MB a layer."""
 BATCH_FRAMES = 512
 """Frames of all clips together that are decoded at once."""
 
 
 class Encoder(Branch):
-    """Audio ``[B, 1, n]`` to features ``[B, C, n / stride]``."""
+    """Audio ``[B, 1, n]``, whole frames of it, to features ``[B, C, n / stride]``."""
 
     def __init__(self, config: S2CodecConfig) -> None:
         width = config.encoder_dim
@@ -51,6 +52,24 @@ class Encoder(Branch):
                 block.append(WindowTransformer(shape.shape(layers, width), shape.window_size))
             stages.append(Branch(*block))
         super().__init__(*stages, Snake(width), CausalConv(width, width, 3))
+        self.hop = config.hop
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What comes before the first transformer, where the sequence is long, runs in chunks."""
+        layers: list[nn.Module] = []
+        for stage in self.block:
+            layers += stage.block if isinstance(stage, Branch) else [stage]
+        places = [i for i, layer in enumerate(layers) if isinstance(layer, WindowTransformer)]
+        first = places[0] if places else len(layers)
+        convolutions, rest = nn.Sequential(*layers[:first]), nn.Sequential(*layers[first:])
+        stride = prod(layer.stride for layer in convolutions if isinstance(layer, CausalConv))
+        context = -(-left_context(convolutions) // stride) * stride
+        parts = []
+        for start in range(0, x.shape[-1], CHUNK_FRAMES * self.hop):
+            lead = min(start, context)
+            chunk = x[..., start - lead : start + CHUNK_FRAMES * self.hop]
+            parts.append(convolutions(chunk)[..., lead // stride :])
+        return rest(torch.cat(parts, -1))
 
 
 class Decoder(nn.Module):

@@ -30,6 +30,7 @@ class CausalConv(nn.Module):
         super().__init__()
         conv = nn.Conv1d(inputs, outputs, kernel, stride=stride, dilation=dilation, groups=groups)
         self.conv = weight_norm(conv) if normed else conv
+        self.stride = stride
         self.reach = (kernel - 1) * dilation + 1 - stride
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,12 +54,13 @@ class CausalTransposedConv(nn.Module):
 def left_context(*stages: nn.Module) -> int:
     """How many inputs before its own an output of ``stages``, run in this order, may depend on.
 
-    Counts `CausalConv` of stride 1 and `CausalTransposedConv`, in the order in which they were registered.
+    Counts `CausalConv` and `CausalTransposedConv`, in the order in which they were registered. An output has
+    as many inputs of its own as the strides of the former multiply to.
     """
     reach = 0
     for module in reversed([module for stage in stages for module in stage.modules()]):
         if isinstance(module, CausalConv):
-            reach += module.reach
+            reach = reach * module.stride + module.reach
         elif isinstance(module, CausalTransposedConv):
             reach = -(-reach // module.stride) + module.reach
     return reach

@@ -104,6 +104,15 @@ def test_chunks_decode_as_the_whole(codec: S2Codec, monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(codec.decode(codes), whole, atol=1e-6)
 
 
+def test_chunks_encode_as_the_whole(codec: S2Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    audio = torch.randn(1, 1, 9 * 2048, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(s2, "CHUNK_FRAMES", 1000)
+    with torch.inference_mode():
+        whole = codec.encoder(audio)
+        monkeypatch.setattr(s2, "CHUNK_FRAMES", 1)
+        torch.testing.assert_close(codec.encoder(audio), whole, atol=1e-5, rtol=0)
+
+
 def test_the_context_of_a_chunk_is_what_the_convolutions_see(codec: S2Codec) -> None:
     latents = torch.randn(1, 128, 24, generator=torch.Generator().manual_seed(0))
     other = latents.clone()
