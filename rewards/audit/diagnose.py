@@ -19,6 +19,8 @@ from rewards.audit.groups import (
     within_variance,
 )
 from rewards.expression import Expression
+from rewards.graph import RewardGraph
+from rewards.nodes.gate import Gate
 from rewards.tags import parse_target
 from rewards.types import Scores
 
@@ -30,7 +32,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 class Output:
     """One output, or the total, over the clips; NaN where a figure can't be had.
 
-    ``role``: ``total``; ``reward``: the total names it; ``gate``; ``other``: a monitor, or read by other
+    ``role``: ``total``; ``gate``; ``reward``: the total names it; ``other``: a monitor, or read by other
     nodes alone. ``missing``: share of the clips without a value that no gate explains. ``quantiles``: 0, 5,
     25, 50, 75, 95 and 100 %. ``ceiling`` and ``floor``: share of the values that equal the highest and the
     lowest. ``flat``: share of the groups without spread. ``within_std``: root of the mean variance inside
@@ -91,6 +93,12 @@ class Diagnosis:
         return next(output for output in self.outputs if output.name == name)
 
 
+def gates_of(graph: RewardGraph) -> tuple[str, ...]:
+    """The outputs that are 0 where a gate closed on a clip: of nodes like `sanity`, and the total's thresholds."""
+    thresholds = [name for name in graph.total.names if isinstance(graph.nodes.get(name), Gate)]
+    return (*graph.gates, *thresholds)
+
+
 def diagnose(
     data: ClipSet,
     scores: Scores,
@@ -98,7 +106,10 @@ def diagnose(
     gates: Sequence[str],
     measures: Mapping[str, np.ndarray],
 ) -> Diagnosis:
-    """Everything about ``scores`` of ``data``, whose total is ``total``; ``measures``: of the clips."""
+    """Everything about ``scores`` of ``data``, whose total is ``total``; ``measures``: of the clips.
+
+    ``gates``: see `gates_of`.
+    """
     columns = {TOTAL: scores.total, **scores.values}
     explained = explained_shares(scores, total, data.groups)
     outputs = [
@@ -199,9 +210,9 @@ def _output(
 def _role(name: str, total: Expression, gates: Sequence[str]) -> str:
     if name == TOTAL:
         return TOTAL
-    if name in total.names:
-        return "reward"
-    return "gate" if name in gates else "other"
+    if name in gates:
+        return "gate"
+    return "reward" if name in total.names else "other"
 
 
 def _drift(name: str, column: np.ndarray, steps: np.ndarray) -> Drift:

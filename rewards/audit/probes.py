@@ -32,7 +32,8 @@ class Example:
 class Probe:
     """One attack on ``clips`` clips that have a total.
 
-    ``fooled``: share of them whose attacked total is at least the clean one's. ``by_output``: the same for
+    Clean clips that a gate closed on are none of them: they have nothing to lose. ``fooled``: share of them
+    whose attacked total is at least the clean one's. ``by_output``: the same for
     each output, over the clips where both sides have a value; ``gated``: share that a gate caught;
     ``missing``: share without an attacked total, which can't fool. ``gain``: mean change of the total.
     ``culprit``: the output that does most for the attacked clips that fool (see `culprit_of`), empty where
@@ -76,9 +77,13 @@ def run_probe(
     seed: int = 0,
     cache: ResponseCache | None = None,
     lower_is_better: frozenset[str] = frozenset(),
+    gates: Sequence[str] = (),
     progress: Progress = lambda clips: None,
 ) -> tuple[Probe, ClipSet, Scores]:
-    """Attack ``data``, whose scores by ``graph`` are ``clean``; also the attacked clips and their scores."""
+    """Attack ``data``, whose scores by ``graph`` are ``clean``; also the attacked clips and their scores.
+
+    ``gates``: outputs that are 0 where a gate closed (`rewards.audit.diagnose.gates_of`).
+    """
     if attack.name == "read_aloud" and not can_speak():
         return _skipped(attack, "needs hibari-tts, which isn't installed"), data.part([]), part_of(clean, [])
     under = attacked(data, attack, seed, bystanders)
@@ -86,7 +91,7 @@ def run_probe(
         return _skipped(attack, "can't be made of these clips"), under, part_of(clean, [])
     scores = rescore(under, graph, cache, progress=progress)
     places = [data.ids.index(name) for name in under.ids]
-    probe = tally(attack, under, part_of(clean, places), scores, graph.total, lower_is_better)
+    probe = tally(attack, under, part_of(clean, places), scores, graph.total, lower_is_better, gates)
     return probe, under, scores
 
 
@@ -97,13 +102,12 @@ def tally(
     scores: Scores,
     total: Expression,
     lower_is_better: frozenset[str] = frozenset(),
+    gates: Sequence[str] = (),
     examples: int = 3,
 ) -> Probe:
-    """The figures of a probe: ``clean`` and ``scores`` are of the same clips, before and under ``attack``.
-
-    Clean clips that a gate closed on, or that have no total, are left out: there is nothing to lose.
-    """
-    usable = ~np.isnan(clean.total) & ~clean.gated
+    """The figures of a probe: ``clean`` and ``scores`` are of the same clips, before and under ``attack``."""
+    usable = ~np.isnan(clean.total) & ~_closed(clean, gates)
+    closed = _closed(scores, gates)
     if not usable.any():
         return _skipped(attack, "no clean clip has a total")
     fools = usable & (scores.total >= clean.total - SAME)
@@ -122,16 +126,21 @@ def tally(
         clips=int(usable.sum()),
         fooled=float(fools[usable].mean()),
         by_output=by_output,
-        gated=float(scores.gated[usable].mean()),
+        gated=float(closed[usable].mean()),
         missing=float(np.isnan(scores.total)[usable].mean()),
         gain=float(np.nanmean(gains)) if np.isfinite(gains).any() else np.nan,
-        culprit=culprit_of(total, clean, scores, fools & ~scores.gated),
+        culprit=culprit_of(total, clean, scores, fools & ~closed),
         examples=tuple(
             Example(under.ids[i], float(clean.total[i]), float(scores.total[i]))
             for i in order.tolist()
             if usable[i] and np.isfinite(gains[i])
         ),
     )
+
+
+def _closed(scores: Scores, gates: Sequence[str]) -> np.ndarray:
+    """bool ``[N]``: a gate closed on the clip."""
+    return np.any([scores.gated, *(scores.values[name] == 0 for name in gates)], axis=0)
 
 
 def culprit_of(total: Expression, clean: Scores, scores: Scores, fools: np.ndarray) -> str:

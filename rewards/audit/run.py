@@ -25,7 +25,7 @@ from rewards.audit.checks import Check, check_all, judges_of
 from rewards.audit.clips import ClipSet, joined, part_of, spread_evenly
 from rewards.audit.compare import RecipeComparison, compare_recipes, compare_runs
 from rewards.audit.data_in import read_clips
-from rewards.audit.diagnose import Diagnosis, diagnose
+from rewards.audit.diagnose import Diagnosis, diagnose, gates_of
 from rewards.audit.judges import JudgeNoise, JudgePair, judge_noise, judge_pairs
 from rewards.audit.labels import People, calibrate, read_labels
 from rewards.audit.nuisance import measures_of
@@ -116,7 +116,7 @@ def run_audit(
             some = data.part(_sample(data, settings.probe_clips))
             with tell("asking judges again", 3 * len(some)) as advance:
                 noise = judge_noise(some, rewards, judges, advance)
-    diagnosis = diagnose(data, scores, graph.total, graph.gates, measures)
+    diagnosis = diagnose(data, scores, graph.total, gates_of(graph), measures)
     columns = {"total": scores.total, **scores.values}
     people = calibrate(data, columns, labels) if labels else None
     better = frozenset(lower_is_better(graph))
@@ -244,6 +244,7 @@ def _probed(
                 seed=settings.seed,
                 cache=store,
                 lower_is_better=better,
+                gates=gates_of(graph),
                 progress=advance,
             )
             advance(len(some) - len(under))

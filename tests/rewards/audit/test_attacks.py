@@ -108,5 +108,7 @@ def test_what_counts_as_fooled(takes: ClipSet) -> None:
     assert probe.missing == pytest.approx(1 / 5)
     assert probe.culprit == "a"
     assert [example.clip for example in probe.examples] == ["clip-0", "clip-1", "clip-2"]
+    shut = tally(BY_NAME["fast"], some, clean, under, total, gates=["b"])
+    assert (shut.clips, shut.skipped) == (0, "no clean clip has a total")
     lower = tally(BY_NAME["fast"], some, clean, under, total, frozenset({"a"}))
     assert lower.by_output["a"] == pytest.approx(2 / 3)
