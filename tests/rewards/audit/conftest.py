@@ -15,6 +15,7 @@ import soundfile
 from rewards.audit.clips import ClipSet
 from rewards.types import Clip
 from rollouts.store import quantise
+from tests.rewards.audit.browser import browser as browser
 
 GROUPS, SAMPLES = 5, 8
 FUNCTIONS = '''

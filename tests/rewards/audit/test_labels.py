@@ -19,6 +19,7 @@ from rewards.audit.clips import ClipSet
 from rewards.audit.label_page import label_server
 from rewards.audit.labels import Label, calibrate, read_labels
 from rl.errors import AuditError
+from tests.rewards.audit.browser import look
 
 OPENER = build_opener(ProxyHandler({}))
 
@@ -50,7 +51,7 @@ def status(address: str, *content: Any, **headers: str) -> int:
     return error.value.code
 
 
-def test_labelling_in_a_browser(page: str, takes: ClipSet, tmp_path: Path) -> None:
+def test_what_the_page_asks_and_takes(page: str, takes: ClipSet, tmp_path: Path) -> None:
     assert b"score one clip" in get(page)
     task = json.loads(get(f"{page}/next?rater=Ann&mode=score"))
     assert task["left"] == 40
@@ -69,6 +70,33 @@ def test_labelling_in_a_browser(page: str, takes: ClipSet, tmp_path: Path) -> No
     assert second.choice == -1
     assert second.other is not None
     assert takes.groups[takes.ids.index(second.clip)] == takes.groups[takes.ids.index(second.other)]
+
+
+def test_labelling_in_a_browser(page: str, browser: str, takes: ClipSet, tmp_path: Path) -> None:
+    def until(condition: str, then: str = "") -> str:
+        return (
+            f"(async () => {{ while (!({condition})) await new Promise(requestAnimationFrame); {then} }})()"
+        )
+
+    begin = "document.getElementById('rater').value = 'Ann'; document.getElementById('begin').click()"
+    clip = "document.querySelector('#players audio')"
+    heard = until(clip, f"{clip}.muted = true; await {clip}.play()")
+    four = "document.dispatchEvent(new KeyboardEvent('keydown', {key: '4'}))"
+    left = "document.getElementById('left').textContent"
+    pairs = "document.getElementById('mode').value = 'choice'; document.getElementById('mode').onchange()"
+    second = "[...document.querySelectorAll('#answers button')].at(1).click()"
+    scripts = [
+        begin,
+        heard,
+        four,
+        until(f"{left} === '39 left'"),
+        pairs,
+        second,
+        until(f"{left} === '4 left'"),
+    ]
+    look(browser, page, *scripts)
+    first, other = read_labels(tmp_path / "labels.csv", takes.ids)
+    assert (first.rater, first.score, other.rater, other.choice) == ("Ann", 4, "Ann", -1)
 
 
 def test_the_page_refuses_what_is_not_from_it(page: str, tmp_path: Path) -> None:

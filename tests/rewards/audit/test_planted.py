@@ -88,6 +88,33 @@ def test_a_judge_that_is_mostly_noise(manifest: Manifest) -> None:
     assert "judge asked again: 100% of the scores change" in failure(audit, "repeat:judge~again")
 
 
+def test_an_endpoint_judge_is_asked_afresh(manifest: Manifest, loopback: Any, tmp_path: Path) -> None:
+    """Eight of the forty prompts ask for something. The judge gives one point more each time."""
+    common = {
+        "base_url": loopback.base_url,
+        "model": "m",
+        "cache": str(tmp_path / "answers"),
+        "concurrency": 1,
+    }
+    rewards = recipe("confidence + 0.001*judge", confidence="honest")
+    rewards["nodes"]["caption"] = {"type": "caption_endpoint", **common}
+    rewards["nodes"]["judge"] = {"type": "judge_endpoint", "caption": "caption.text", **common}
+    grades = []
+
+    def reply(asked: Any) -> Any:
+        if isinstance(asked.body["messages"][0]["content"], list):
+            return loopback.chat("A slow voice.")
+        grades.append(40 + len(grades))
+        return loopback.chat(json.dumps({"reason": "", "score": grades[-1]}))
+
+    loopback.reply = reply
+    _, audit, _ = audited(manifest, rewards, "--ask-judges", "--no-probes", "probe_clips=40", "max_noise=0.1")
+    assert (
+        len(grades) >= 1 + 3 * 8
+    )  # all captions are alike: while answers are kept, they are asked about once
+    assert "judge asked again: 20% of the scores change" in failure(audit, "repeat:judge~again")
+
+
 def test_what_another_total_would_say_scores_nothing(manifest: Manifest) -> None:
     import planted
 
