@@ -155,7 +155,11 @@ class TrainerConfig:
         at_least=1,
     )
     num_iterations: int = option(1, "optimiser passes over each step's rollouts", at_least=1)
-    micro_batch_size: int = option(32, "rollouts per forward and backward pass; memory only", at_least=1)
+    micro_batch_tokens: int = option(
+        2048,
+        "positions of the slow AR per forward and backward pass, a prompt once for its samples; for memory",
+        at_least=1,
+    )
     max_grad_norm: float = option(1.0, "gradients are scaled down to this norm", above=0)
     weight_decay: float = option(0.0, "of AdamW, on the adapter", at_least=0)
     save_every: int = option(10, "steps between checkpoints", at_least=1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from rl.policy.likelihood import Likelihood, TurnRows, likelihood_of_turns
+from rl.policy.likelihood import Likelihood, likelihood_of_turns
 from rl.policy.modeling import DualARForCausalLM
+from rl.policy.turns import TurnRows
 
 
 def likelihood(

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from rl.codec.loading import load_codec
-from rl.policy.likelihood import likelihood_of_turns, turns_of
+from rl.policy.likelihood import likelihood_of_turns
 from rl.policy.loading import load_policy
+from rl.policy.turns import turns_of
 from rl.prompts_file import load_prompts
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import SamplingParams

@@ -104,7 +104,7 @@ def test_an_installed_wheel_trains_elsewhere(wheel: Path, tmp_path: Path) -> Non
     subprocess.run([*install, "--no-compile", "-r", str(ROOT / "requirements-cpu.lock")], check=True)
     subprocess.run([*install, str(wheel)], check=True)
     small = ["trainer.steps=1", "trainer.prompts_per_step=1", "rollouts.group_size=2", "evaluation.prompts=2"]
-    small += ["evaluation.samples=2", "evaluation.listen=1", "trainer.micro_batch_size=2"]
+    small += ["evaluation.samples=2", "evaluation.listen=1"]
     subprocess.run(
         [str(python.with_name("rl-train")), "--config", "grpo_tiny.yaml", *small], cwd=tmp_path, check=True
     )

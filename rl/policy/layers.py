@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,23 @@ from torch import Tensor, nn
 from rl.policy.configuration import ARConfig, DualARConfig
 
 KVCache = list[tuple[Tensor, Tensor]]  # per layer: keys and values [B, kv_heads, T, head_dim]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Pieces of sequences, one after the other in a single row ``[1, N]``.
+
+    ``lengths``: of the pieces; they add up to N. ``follows``: for each piece the place of the one that it
+    goes on from, or None where it begins its sequence. What many pieces go on from is computed once.
+    """
+
+    lengths: tuple[int, ...]
+    follows: tuple[int | None, ...]
+
+
+Mask = Tensor | Packing | None
+"""What attends to what: boolean ``[B, 1, T, past + T]``, True where attended; or the sequences of a packed
+row, each causal; or None, all causal."""
 
 
 def rope_table(positions: Tensor, head_dim: int, base: float) -> Tensor:
@@ -24,6 +43,29 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
     cos, sin = table[..., 0], table[..., 1]
     even, odd = pairs[..., 0], pairs[..., 1]
     return torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1).flatten(-2).to(x.dtype)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
+    """Attention ``[B, heads, T, head_dim]`` of ``q`` over as many heads of ``k`` and ``v``, or fewer."""
+    if isinstance(mask, Packing):
+        return _attend_packed(q, k, v, mask)
+    causal = mask is None and q.shape[2] > 1
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=gqa)
+
+
+def _attend_packed(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
+    """What a piece goes on from brings its queries again, their results unused: the fast kernels are those of
+    causal attention without a mask, and beside the projections it costs little."""
+    pieces = list(zip(*(part.split(packing.lengths, 2) for part in (q, k, v)), strict=True))
+    attended = []
+    for piece, before in zip(pieces, packing.follows, strict=True):
+        if before is None:
+            attended.append(attend(*piece, None))
+        else:
+            whole = [torch.cat(parts, 2) for parts in zip(pieces[before], piece, strict=True)]
+            attended.append(attend(*whole, None)[:, :, packing.lengths[before] :])
+    return torch.cat(attended, 2)
 
 
 class RMSNorm(nn.Module):
@@ -53,7 +95,7 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
 
     def forward(
-        self, x: Tensor, table: Tensor, mask: Tensor | None, past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, table: Tensor, mask: Mask, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
@@ -64,15 +106,7 @@ class Attention(nn.Module):
         q, k = rotate(q, table), rotate(k, table)
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=mask is None and length > 1,
-            enable_gqa=self.heads != self.kv_heads,
-        )
-        return self.wo(out.transpose(1, 2).flatten(2)), (k, v)
+        return self.wo(attend(q, k, v, mask).transpose(1, 2).flatten(2)), (k, v)
 
 
 class FeedForward(nn.Module):
@@ -99,7 +133,7 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
 
     def forward(
-        self, x: Tensor, table: Tensor, mask: Tensor | None, past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, table: Tensor, mask: Mask, past: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         attended, present = self.attention(self.attention_norm(x), table, mask, past)
         x = x + attended

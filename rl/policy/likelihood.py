@@ -6,17 +6,21 @@ divided by the temperature, then normalised over that support only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from trl.kernels import ChunkedLogProbFunction
 
 from rl.policy.configuration import DualARConfig
 from rl.policy.modeling import DualARForCausalLM
-from rl.policy.prompts import code_rows, join_turns, turn_rows
-from rollouts.types import Reference, Rollout, Turn
+from rl.policy.packing import pack
+from rl.policy.turns import TurnRows
+
+LOGITS_AT_ONCE = 1024
+"""Columns of logits that the learner holds at a time, of at most 4096 rows (TRL's): 16 MiB in fp32."""
 
 
 def slow_support(config: DualARConfig, device: torch.device | str = "cpu") -> Tensor:
@@ -36,6 +40,22 @@ def fast_log_softmax(logits: Tensor, config: DualARConfig, temperature: float) -
     return F.log_softmax(logits[..., : config.residual_codebook_size].float() / temperature, -1)
 
 
+def chosen_logprobs(
+    hidden: Tensor, head: Tensor, chosen: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of ``chosen`` and entropies of the softmax over ``hidden @ head.T``: fp32, shaped like it.
+
+    ``hidden``: ``[..., dim]``; ``head``: the rows of the support ``[V, dim]``; ``chosen``: places in it
+    ``[...]``. Logits come in tiles, forward and again backward: no tensor has a row for each position and a
+    column for each of V.
+    """
+    states, places = hidden.flatten(0, -2), chosen.flatten()
+    logprobs, entropy, *_ = ChunkedLogProbFunction.apply(
+        states, head, None, places, temperature, LOGITS_AT_ONCE, None, 1.0, ("entropy",)
+    )
+    return logprobs.view(chosen.shape), entropy.view(chosen.shape)
+
+
 @dataclass
 class Likelihood:
     """Log-probs and entropies (nats) of a padded batch of sampled generations.
@@ -53,95 +73,36 @@ class Likelihood:
     frame_mask: Tensor
 
 
-@dataclass(frozen=True)
-class TurnRows:
-    """A turn as the learner reads it: the rows ``[1 + K, P]`` before it (all of the prompt, or what stands
-    between it and the turn before), its codes ``[T, K]``, and whether its end token was sampled."""
-
-    read: Tensor
-    codes: Tensor
-    ended: bool
-
-
-def turns_of(rollout: Rollout, tokenizer: PreTrainedTokenizerBase, config: DualARConfig) -> list[TurnRows]:
-    """The turns of ``rollout``, one unless it was generated turn by turn. Raises what `prompt_rows` does."""
-    codes = torch.from_numpy(rollout.codes)
-    turns = rollout.turns or (Turn(rollout.prompt.text, len(codes), rollout.end_logprob),)
-    said = codes.split([turn.frames for turn in turns])
-    heard = [Reference(turn.text, part.numpy()) for turn, part in zip(turns, said, strict=True)]
-    history = rollout.prompt.history
-    whole = replace(rollout.prompt, text=turns[-1].text, history=(*history, *heard[:-1]))
-    reads = turn_rows(whole, tokenizer, config)
-    first = join_turns(reads[: len(history) + 1], rollout.prompt, config)
-    return [
-        TurnRows(read, part, turn.end_logprob is not None)
-        for read, part, turn in zip([first, *reads[len(history) + 1 :]], said, turns, strict=True)
-    ]
-
-
-def sampled_logprobs(rollout: Rollout) -> tuple[Tensor, Tensor]:
-    """The sampler's log-probs, in the order of `Likelihood`: slow ``[T + ends]``, fast ``[T, K - 1]``."""
-    logprobs = torch.from_numpy(rollout.logprobs)
-    turns = [(turn.frames, turn.end_logprob) for turn in rollout.turns]
-    slow, at = [], 0
-    for frames, end in turns or [(len(logprobs), rollout.end_logprob)]:
-        slow += [logprobs[at : at + frames, 0], torch.tensor([] if end is None else [end])]
-        at += frames
-    return torch.cat(slow), logprobs[:, 1:]
-
-
 def likelihood_of_turns(
-    model: DualARForCausalLM, samples: list[list[TurnRows]], temperature: float, detach_hidden: bool = False
+    model: DualARForCausalLM,
+    samples: Sequence[Sequence[TurnRows]],
+    temperature: float,
+    detach_hidden: bool = False,
 ) -> Likelihood:
-    """Teacher-forced log-probs of samples of one turn or several, each in one sequence.
+    """Teacher-forced log-probs of samples of one turn or several.
 
-    One padded forward of the slow AR; the fast AR runs over valid frames only, with ``detach_hidden`` on
-    hidden states without gradient, so that nothing of its log-probs reaches the slow AR.
+    One forward of the slow AR over all samples without padding, prompts that are equal read once, and one of
+    the fast AR over their frames, with ``detach_hidden`` on hidden states without gradient, so that nothing
+    of its log-probs reaches the slow AR.
     """
-    config, device = model.config, model.device
-    batch, books = len(samples), config.num_codebooks
-    frames = max(sum(len(turn.codes) for turn in turns) for turns in samples)
-    tokens = frames + max(len(turns) for turns in samples)
-    longest = max(sum(turn.read.shape[1] + len(turn.codes) for turn in turns) for turns in samples)
-    rows = torch.zeros(batch, 1 + books, longest, dtype=torch.long)
-    codes = torch.zeros(batch, frames, books, dtype=torch.long)
-    frame_mask = torch.zeros(batch, frames, dtype=torch.bool)
-    source = torch.zeros(batch, tokens, dtype=torch.long)
-    targets = torch.zeros(batch, tokens, dtype=torch.long)
-    slow_mask = torch.zeros(batch, tokens, dtype=torch.bool)
-    starts_frame = torch.zeros(batch, tokens, dtype=torch.bool)
-    for b, turns in enumerate(samples):
-        row = frame = token = 0
-        for turn in turns:
-            read, length = turn.read.shape[1], len(turn.codes)
-            sampled = length + turn.ended
-            rows[b, :, row : row + read] = turn.read
-            row += read
-            rows[b, :, row : row + length] = code_rows(turn.codes.cpu().numpy(), config)
-            codes[b, frame : frame + length] = turn.codes
-            frame_mask[b, frame : frame + length] = True
-            source[b, token : token + sampled] = torch.arange(row - 1, row - 1 + sampled)
-            targets[b, token : token + sampled] = config.semantic_size
-            targets[b, token : token + length] = turn.codes[:, 0]
-            slow_mask[b, token : token + sampled] = True
-            starts_frame[b, token : token + length] = True
-            row, frame, token = row + length, frame + length, token + sampled
-    rows, codes, frame_mask, source, targets, slow_mask, starts_frame = (
-        t.to(device) for t in (rows, codes, frame_mask, source, targets, slow_mask, starts_frame)
+    config = model.config
+    packed = pack(samples, config).to(model.device)
+    states = packed.states(model(packed.rows, packed.positions, packed.packing).hidden)
+    head = model.slow_head(slow_support(config, model.device))
+    slow, slow_entropy = chosen_logprobs(states, head, packed.targets, temperature)
+
+    of_frames = states[packed.of_frame]
+    fast_states = model.fast_hidden(of_frames.detach() if detach_hidden else of_frames, packed.codes)
+    head = model.audio_decoder.output.weight[: config.residual_codebook_size]
+    fast, fast_entropy = chosen_logprobs(fast_states, head, packed.codes[:, 1:], temperature)
+    return Likelihood(
+        _scatter(slow, packed.slow_mask),
+        _scatter(slow_entropy, packed.slow_mask),
+        packed.slow_mask,
+        _scatter(fast, packed.frame_mask),
+        _scatter(fast_entropy, packed.frame_mask),
+        packed.frame_mask,
     )
-    hidden = model(rows).hidden[slow_mask.nonzero()[:, 0], source[slow_mask]]
-
-    slow_all = slow_log_softmax(model, hidden, temperature)
-    slow = _scatter(slow_all.gather(1, targets[slow_mask][:, None])[:, 0], slow_mask)
-    slow_entropy = _scatter(-(slow_all.exp() * slow_all).sum(-1), slow_mask)
-
-    of_frames = hidden[starts_frame[slow_mask]]
-    logits = model.fast_logits(of_frames.detach() if detach_hidden else of_frames, codes[frame_mask])
-    fast_all = fast_log_softmax(logits, config, temperature)
-    chosen = codes[frame_mask][:, 1:]
-    fast = _scatter(fast_all.gather(2, chosen[..., None])[..., 0], frame_mask)
-    fast_entropy = _scatter(-(fast_all.exp() * fast_all).sum(-1), frame_mask)
-    return Likelihood(slow, slow_entropy, slow_mask, fast, fast_entropy, frame_mask)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:

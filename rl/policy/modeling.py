@@ -18,7 +18,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from rl.policy.configuration import ARConfig, DualARConfig
-from rl.policy.layers import Block, KVCache, RMSNorm, ZeroLinear, adaptor, rope_table
+from rl.policy.layers import Block, KVCache, Mask, RMSNorm, ZeroLinear, adaptor, rope_table
 
 
 def embed_rows(
@@ -49,12 +49,9 @@ class _Stack(nn.Module):
     gradient_checkpointing = False
 
     def run(
-        self, x: Tensor, positions: Tensor, mask: Tensor | None = None, past: KVCache | None = None
+        self, x: Tensor, positions: Tensor, mask: Mask = None, past: KVCache | None = None
     ) -> tuple[Tensor, KVCache]:
-        """``x`` ``[B, T, dim]`` at ``positions`` ``[B, T]`` or ``[T]``: normed hidden states and the cache.
-
-        ``mask``: boolean ``[B, 1, T, past + T]``, True where attended; None is causal.
-        """
+        """Normed hidden states of ``x`` ``[B, T, dim]`` at ``positions`` ``[B, T]`` or ``[T]``; the cache."""
         table = rope_table(positions, self.ar_config.head_dim, self.ar_config.rope_base)
         table = table[:, None] if positions.ndim == 2 else table
         cache: KVCache = []
@@ -154,7 +151,7 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         self,
         rows: Tensor,
         positions: Tensor | None = None,
-        mask: Tensor | None = None,
+        mask: Mask = None,
         past: KVCache | None = None,
         **_: Any,
     ) -> DualAROutput:
@@ -167,11 +164,19 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
 
     def slow_logits(self, hidden: Tensor, ids: Tensor | None = None) -> Tensor:
         """Logits ``[..., V]`` of the tied head, or of its rows ``ids`` only."""
+        return hidden @ self.slow_head(ids).T
+
+    def slow_head(self, ids: Tensor | None = None) -> Tensor:
+        """The rows ``[V, dim]`` of the tied head, or its rows ``ids`` only."""
         head = self.text_model.model.embeddings.weight
-        return hidden @ (head if ids is None else head[ids]).T
+        return head if ids is None else head[ids]
 
     def fast_logits(self, hidden: Tensor, codes: Tensor) -> Tensor:
-        """Teacher-forced logits of codes 1..K-1: ``[N, K - 1, codebook_size]``.
+        """Teacher-forced logits of codes 1..K-1: ``[N, K - 1, codebook_size]`` (see `fast_hidden`)."""
+        return self.audio_decoder.output(self.fast_hidden(hidden, codes))
+
+    def fast_hidden(self, hidden: Tensor, codes: Tensor) -> Tensor:
+        """What predicts codes 1..K-1: the fast AR's normed hidden states ``[N, K - 1, dim]``, in one pass.
 
         ``hidden``: the slow AR's normed hidden state that predicted each frame, ``[N, dim]``; ``codes``:
         ``[N, K]`` (the last column is not read).
@@ -179,4 +184,4 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         fast = self.audio_decoder
         inputs = torch.cat([fast.first(hidden)[:, None], fast.embeddings(codes[:, :-1])], 1)
         out, _ = fast.run(inputs, torch.arange(inputs.shape[1], device=hidden.device))
-        return fast.output(out[:, 1:])
+        return out[:, 1:]

@@ -1,7 +1,8 @@
 """TRL's GRPO trainer for two autoregressive models: our rollouts go in, our loss comes out.
 
-TRL keeps the loop, gradient accumulation, iterations over one set of rollouts, optimiser, checkpoints and
-trackers. Four methods are replaced: the sampler, generation with scoring, the loss, and the log.
+TRL keeps the loop, iterations over one set of rollouts, optimiser, checkpoints and trackers. Five methods are
+replaced: the sampler, generation with scoring, the training step (micro-batches of so many tokens), the loss,
+and the log.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from rl.errors import RewardError
 from rl.metrics import reward_metrics
-from rl.policy.likelihood import Likelihood, likelihood_of_turns, sampled_logprobs, turns_of
+from rl.policy.likelihood import Likelihood, likelihood_of_turns
 from rl.policy.modeling import DualARForCausalLM
+from rl.policy.turns import TurnRows, sampled_logprobs, turns_of
 from rl.schema import RunConfig
 from rl.seeds import derive_seed, step_prompts
 from rl.trainer.adapter import base_of, write_base
+from rl.trainer.micro_batches import micro_batches
 from rl.trainer.mismatch import mismatch_metrics, mismatch_sums, stale_share
 from rl.trainer.objective import (
     ObjectiveSettings,
@@ -39,7 +42,7 @@ from rl.trainer.objective import (
 )
 from rl.trainer.schedule import learning_rate_factor
 from rollouts.store import StepRecord
-from rollouts.types import Prompt, Rollout
+from rollouts.types import Prompt
 
 Collect = Callable[[int, Sequence[Prompt]], StepRecord]
 Report = Callable[[int, dict[str, float]], None]
@@ -75,6 +78,7 @@ class DualARTrainer(GRPOTrainer):
         self.base = base_of(cast(DualARForCausalLM, model.get_base_model()))
         self.collect, self.keep, self.report = collect, keep, report
         self.record: StepRecord | None = None
+        self.samples: list[list[TurnRows]] = []
         self.sums: dict[str, Tensor] = {}
         self.starts: dict[int, tuple[Tensor, Tensor]] = {}
         self.of_record: dict[str, float] = {}
@@ -132,8 +136,9 @@ class DualARTrainer(GRPOTrainer):
             "rollout/stale": stale_share(record.rollouts, self.step, corrected),
         }
         self.record, self.sums, self.starts = record, {}, {}
-        # the order of the micro-batches, and dropout
-        torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))
+        policy = cast(DualARForCausalLM, cast(PeftModel, self.model).get_base_model())
+        self.samples = [turns_of(rollout, self.tokenizer, policy.config) for rollout in record.rollouts]
+        torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))  # of dropout
         return {
             "index": torch.arange(len(record.rollouts)),
             "advantages": torch.from_numpy(record.advantages).float(),
@@ -156,18 +161,34 @@ class DualARTrainer(GRPOTrainer):
             f"rewards.max_missing={limit:g}; first: {reason}. Mend the node and go on with --resume"
         )
 
+    def training_step(
+        self, model: torch.nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """The gradient of one optimiser step over its rollouts; returns the loss."""
+        model.train()
+        prepared = self._prepare_inputs(inputs)
+        order = prepared["index"].argsort()  # samples of a prompt beside each other
+        index, advantages = prepared["index"][order], prepared["advantages"][order]
+        total = torch.zeros((), device=self.accelerator.device)
+        samples = [self.samples[place] for place in index.tolist()]
+        for places in micro_batches(samples, self.run.trainer.micro_batch_tokens):
+            loss = self._compute_loss(model, {"index": index[places], "advantages": advantages[places]})
+            self.accelerator.backward(loss)
+            total += loss.detach()
+        self._step += 1
+        return total
+
     def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         assert self.record is not None
         places = inputs["index"].tolist()
-        rollouts = [self.record.rollouts[place] for place in places]
         adapted = cast(PeftModel, self.accelerator.unwrap_model(model))
-        new = self._likelihood(adapted, rollouts)
+        new = self._likelihood(adapted, places)
         reference = None
         if self.weights.beta > 0:
             with torch.no_grad(), adapted.disable_adapter():
-                reference = self._likelihood(adapted, rollouts)
+                reference = self._likelihood(adapted, places)
         advantages = inputs["advantages"].to(new.slow.device)
-        sampler = _padded([sampled_logprobs(rollout) for rollout in rollouts], new)
+        sampler = _padded([sampled_logprobs(self.record.rollouts[place]) for place in places], new)
         if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
             self._add(mismatch_sums(new, sampler))
             self.starts |= zip(places, _unpadded(new), strict=True)
@@ -182,11 +203,10 @@ class DualARTrainer(GRPOTrainer):
             so_far = self.sums.get(name, torch.zeros_like(value))
             self.sums[name] = torch.maximum(so_far, value) if name.startswith("max_") else so_far + value
 
-    def _likelihood(self, adapted: PeftModel, rollouts: list[Rollout]) -> Likelihood:
-        policy = cast(DualARForCausalLM, adapted.get_base_model())
+    def _likelihood(self, adapted: PeftModel, places: list[int]) -> Likelihood:
         return likelihood_of_turns(
-            policy,
-            [turns_of(rollout, self.tokenizer, policy.config) for rollout in rollouts],
+            cast(DualARForCausalLM, adapted.get_base_model()),
+            [self.samples[place] for place in places],
             self.run.rollouts.temperature,
             self.run.trainer.detach_hidden,
         )
@@ -226,14 +246,14 @@ class DualARTrainer(GRPOTrainer):
 class _StepSampler(Sampler[int]):
     """Dataset rows in the order in which TRL fetches them, from the step that training stands at.
 
-    TRL fetches a step's rows again for every micro-batch and iteration, and uses the first fetch.
+    TRL fetches a step's rows again for every iteration, and uses the first fetch.
     """
 
     def __init__(self, trainer: DualARTrainer) -> None:
         self.trainer = trainer
         settings = trainer.run.trainer
         self.rows = settings.prompts_per_step * trainer.run.rollouts.group_size
-        self.fetches = self.rows // settings.micro_batch_size * settings.num_iterations
+        self.fetches = settings.num_iterations
 
     def __iter__(self) -> Iterator[int]:
         run = self.trainer.run
@@ -250,14 +270,13 @@ class _StepSampler(Sampler[int]):
 def _arguments(config: RunConfig, folder: Path) -> GRPOConfig:
     trainer = config.trainer
     rollouts = trainer.prompts_per_step * config.rollouts.group_size
-    micro = trainer.micro_batch_size
     return GRPOConfig(
         output_dir=str(folder),
         max_steps=trainer.steps * trainer.num_iterations,
         num_generations=config.rollouts.group_size,
         num_iterations=trainer.num_iterations,
-        per_device_train_batch_size=micro,
-        gradient_accumulation_steps=rollouts // micro,
+        per_device_train_batch_size=rollouts,
+        gradient_accumulation_steps=1,
         max_completion_length=config.rollouts.max_frames,
         temperature=config.rollouts.temperature,
         max_grad_norm=trainer.max_grad_norm,

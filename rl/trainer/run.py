@@ -129,12 +129,6 @@ def _check(config: RunConfig, prompts: Sequence[Prompt]) -> None:
             f"trainer.prompts_per_step: {trainer.prompts_per_step}, but {config.prompts.train} has only "
             f"{len(prompts)} prompts; lower it"
         )
-    rollouts = trainer.prompts_per_step * config.rollouts.group_size
-    if rollouts % trainer.micro_batch_size:
-        raise ConfigError(
-            f"trainer.micro_batch_size: {trainer.micro_batch_size} doesn't divide a step's {rollouts} "
-            f"rollouts (prompts_per_step x group_size); use a divisor of {rollouts}"
-        )
     if config.evaluation.enabled and len(load_prompts(config.prompts.heldout)) < config.evaluation.prompts:
         raise ConfigError(
             f"evaluation.prompts: {config.evaluation.prompts}, but {config.prompts.heldout} has only "

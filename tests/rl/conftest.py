@@ -68,7 +68,7 @@ def configure(policy: Path, tmp_path: Path) -> Configure:
                     "total": "length",
                 },
                 "lora": {"r": 4, "alpha": 8},
-                "trainer": {"steps": 3, "prompts_per_step": 2, "micro_batch_size": 4, "save_every": 2},
+                "trainer": {"steps": 3, "prompts_per_step": 2, "save_every": 2},
                 "evaluation": {"prompts": 3, "samples": 2, "listen": 2},
             }
         )

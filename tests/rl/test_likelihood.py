@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from rl.policy import DualARForCausalLM
-from rl.policy.likelihood import likelihood_of_turns, turns_of
+from rl.policy.likelihood import likelihood_of_turns
 from rl.policy.loading import load_policy
 from rl.policy.prompts import prompt_rows
+from rl.policy.turns import turns_of
 from rl.trainer.objective import ObjectiveSettings, OldLogprobs, dual_ar_loss
 from rollouts.types import Prompt, Reference, Rollout, Turn
 from tests.one_turn import likelihood
@@ -47,7 +48,7 @@ def test_turns_in_one_sequence_are_as_likely_as_one_by_one(loaded) -> None:  # t
     samples = [rollout(long, 9, -1.0), rollout(short, 1, -1.0), single]
     with torch.no_grad():
         together = likelihood_of_turns(model, [turns_of(s, tokenizer, model.config) for s in samples], 0.7)
-    assert together.slow.shape == (3, 12)
+    assert together.slow.shape == (3, 11)
     assert together.slow_mask.sum(1).tolist() == [11, 3, 2]
     assert together.frame_mask.sum(1).tolist() == [9, 1, 2]
     for b, turns in enumerate((long, short, (Turn(single.prompt.text, 2, None),))):

@@ -58,6 +58,6 @@ def test_what_does_not_fit_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"holds 3 training steps, fewer than trainer\.steps=9"):
         replay(config("trainer.steps=9"), run)
     with pytest.raises(ConfigError, match="leave both as in the run"):
-        replay(config("rollouts.group_size=2", "trainer.micro_batch_size=2"), run)
+        replay(config("rollouts.group_size=2"), run)
     assert main(["--replay", str(tmp_path)]) == 2
     assert main(["--replay", str(run), "--resume", str(run)]) == 2

@@ -22,11 +22,12 @@ from rl.trainer import grpo
 from rl.trainer.run import CHECKPOINTS, train
 from rollouts.store import iter_steps
 
-# 5 prompts, 2 a step: an epoch is 2 steps. A step is 2 optimiser steps of 2 micro-batches: 4 losses.
+# 5 prompts, 2 a step: an epoch is 2 steps. A step is 2 optimiser steps of 2 micro-batches, one
+# per prompt (some 70 tokens): 4 losses.
 SETTINGS = (
     "trainer.steps=4",
     "trainer.num_iterations=2",
-    "trainer.micro_batch_size=2",
+    "trainer.micro_batch_tokens=100",
     "trainer.save_every=1",
     "rollouts.group_size=2",
     "evaluation.enabled=false",

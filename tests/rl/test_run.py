@@ -56,7 +56,6 @@ def test_sampling_alone_leaves_rollouts(configure: Configure) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("trainer.micro_batch_size=3", "trainer.micro_batch_size: 3 doesn't divide a step's 8 rollouts"),
         ("trainer.prompts_per_step=6", "has only 5 prompts"),
         ("evaluation.prompts=6", "evaluation.prompts: 6"),
     ],
@@ -93,7 +92,6 @@ def test_the_reward_goes_up(configure: Configure) -> None:
             "trainer.prompts_per_step=4",
             "rollouts.group_size=8",
             "trainer.learning_rate=3e-3",
-            "trainer.micro_batch_size=16",
             "evaluation.enabled=false",
         )
     )
@@ -104,7 +102,7 @@ def test_the_reward_goes_up(configure: Configure) -> None:
 def test_memory_settings_do_not_change_the_gradient(configure: Configure) -> None:
     norms = []
     for number, overrides in enumerate(
-        (["trainer.micro_batch_size=8"], ["trainer.micro_batch_size=1", "model.gradient_checkpointing=true"])
+        ([], ["trainer.micro_batch_tokens=1", "model.gradient_checkpointing=true"])
     ):
         config = configure(
             f"name=run{number}", "trainer.steps=1", "trainer.beta=0.1", "evaluation.enabled=false", *overrides

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl.errors import PromptError
-from rl.policy.likelihood import likelihood_of_turns, sampled_logprobs, turns_of
+from rl.policy.likelihood import likelihood_of_turns
 from rl.policy.loading import load_policy
+from rl.policy.turns import sampled_logprobs, turns_of
 from rollouts.engine import StreamingEngine, in_order
 from rollouts.torch_engine import TorchEngine
 from rollouts.turns import TurnEngine, TurnRule, cut_into_parts

@@ -1,11 +1,8 @@
-#!/usr/bin/env python
 """How fast the engines sample: vllm, torch in batches, and a loop over single samples, on the same weights.
 
 A random policy (8 layers of 512 slow, 4 of 512 fast, 10 codebooks of 1024, fp32), 8 prompts x 16 samples.
 The loop has a KV cache and a batch of 1, as the published implementation samples; it takes one sample of
-each prompt. Times include the prompts. The last line is one JSON object.
-
-    OMP_NUM_THREADS=1 python scripts/bench_rollouts.py --frames 64
+each prompt. Times include the prompts.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,6 +24,7 @@ from rollouts.engine import Engine
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, SamplingParams
 from rollouts.vllm.engine import VllmEngine, VllmOptions
+from scripts.benchmarks.machine import matmul_peak
 
 SIZES = {"dim": 512, "n_head": 8, "n_local_heads": 8, "head_dim": 64, "intermediate_size": 1536}
 PROMPTS = [Prompt(str(i), f"Sentence number {i}, of about the usual length.", "") for i in range(8)]
@@ -70,18 +68,6 @@ class Stopwatch:
         self.seconds += time.perf_counter() - self.started
 
 
-def matmul_peak(size: int = 1024, tries: int = 8) -> float:
-    """The best fp32 matmul rate seen on this machine, FLOP/s."""
-    a, b = torch.randn(2, size, size)
-    return max(2 * size**3 / _seconds(lambda: torch.mm(a, b)) for _ in range(tries))
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
 def flops_per_frame(model: DualARForCausalLM) -> float:
     """Of the matrix products with weights: one slow position and its head, K fast positions, K - 1 heads."""
     config, count = model.config, lambda layers: sum(p.numel() for p in layers.parameters() if p.dim() == 2)
@@ -92,12 +78,14 @@ def flops_per_frame(model: DualARForCausalLM) -> float:
     return 2.0 * weights
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Run the three samplers and print what they reach."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="bench.py rollouts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--frames", type=int, default=64, help="of each sample")
     parser.add_argument("--compiled", action="store_true", help="compile vllm's slow AR")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = make_checkpoint(Path(folder))
         model, tokenizer = load_policy(folder)
@@ -130,7 +118,3 @@ def main() -> None:
         "threads": torch.get_num_threads(),
     }
     print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,8 @@
-#!/usr/bin/env python
 """Time a configuration's reward graph against calling its nodes one after the other, one clip at a time.
 
 The clips are sampled from the configuration's policy, once, and kept in a temporary folder. The use of the
 processor is this process's: Ray's actors are not in it. The graph's own share is measured with every node in
-the caller's thread. The last line is one JSON object.
+the caller's thread.
 """
 
 import argparse
@@ -11,9 +10,9 @@ import copy
 import hashlib
 import json
 import os
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import numpy as np
 from rewards.graph import RewardGraph, build_graph
 from rewards.run.sample import Sample
 from rewards.types import Clip, Scores
-from rl.cli.common import run_main
 from rl.config import load_config
 from rl.errors import ConfigError
 from rl.parts import build_parts, sample_and_score
@@ -112,15 +110,15 @@ def own_share(graph: RewardGraph, clips: list[Clip]) -> float:
     return (time.perf_counter() - start - inside) / inside
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> None:
     """Sample, time, compare."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.py rewards", description=__doc__)
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. rewards.nodes.asr.run.workers=1"
     )
     parser.add_argument("--config", default="grpo_tiny")
     parser.add_argument("--clips", type=int, default=256)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     config = load_config(arguments.config, arguments.overrides)
     clips = sampled_clips(config, arguments.clips)
     cores = len(os.sched_getaffinity(0))
@@ -149,7 +147,3 @@ def main() -> None:
     print("ratio {ratio:.2f}, {cpu_utilisation:.0%} of {cores} cores in use".format_map(result))
     print("overhead {overhead:.2%}, largest difference {largest_difference:.1e}".format_map(result))
     print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    sys.exit(run_main(main))
