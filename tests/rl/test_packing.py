@@ -82,7 +82,8 @@ def plainly(model: DualARForCausalLM, turns: Sequence[TurnRows], temperature: fl
 def test_together_is_as_one_by_one(
     adapted: tuple[PeftModel, list[list[TurnRows]]], checkpointing: bool
 ) -> None:
-    """Log-probs, entropies and gradients of a weighted sum of both, within 1e-5 in fp32."""
+    """Log-probs, entropies and gradients of a weighted sum of both, within 1e-5 in fp32 (gradients: of each
+    weight's largest)."""
     peft, samples = adapted
     peft.train()
     model = peft.get_base_model()
@@ -106,7 +107,7 @@ def test_together_is_as_one_by_one(
     peft.zero_grad()
 
     if checkpointing:
-        model.gradient_checkpointing_enable()
+        model.activation_checkpointing_enable()
     mine = likelihood_of_turns(model, samples, 0.7)
     total = torch.zeros(())
     for b, results in enumerate(expected):
@@ -121,12 +122,24 @@ def test_together_is_as_one_by_one(
     assert ours.keys() == theirs.keys()
     assert all("lora_" in name for name in ours), "no frozen weight has a gradient"
     for name, gradient in theirs.items():
-        assert gradient.abs().max() > 1e-3, name
-        torch.testing.assert_close(ours[name], gradient, atol=1e-5, rtol=1e-5, msg=name)
+        largest = float(gradient.abs().max())
+        assert largest > 0, name
+        torch.testing.assert_close(ours[name], gradient, atol=1e-5 * largest, rtol=1e-5)
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_an_empty_sample_can_be_alone(adapted: tuple[PeftModel, list[list[TurnRows]]]) -> None:
+    """As it is where a micro-batch has room for one sample."""
+    peft, samples = adapted
+    model = peft.get_base_model()
+    new = likelihood_of_turns(model, [samples[1]], 0.7)
+    (new.slow.sum() + new.fast.sum()).backward()
+    assert (new.slow.shape, new.fast.shape) == ((1, 1), (1, 0, 9))
+    slow, _ = plainly(model, samples[1], 0.7)
+    torch.testing.assert_close(new.slow[0], slow[:, -1], atol=1e-5, rtol=0)
 
 
 def test_a_prompt_is_laid_once(adapted: tuple[PeftModel, list[list[TurnRows]]]) -> None:

@@ -1,0 +1,38 @@
+"""The benchmarks' command, and that the learner's baseline does the same step as the learner."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scripts.benchmarks import learner
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("part", ["learner", "rewards"])
+def test_each_part_explains_itself(part: str) -> None:
+    command = [sys.executable, str(ROOT / "scripts/bench.py"), part, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"bench.py {part}" in done.stdout
+
+
+def test_the_plain_step_has_our_loss_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"dim": 32, "n_head": 2, "n_local_heads": 2, "head_dim": 16, "intermediate_size": 48}
+    step = {"SIZES": small, "SAMPLES": 5, "FRAMES": (3, 9), "PROMPT": 7, "PLAIN_BATCH": 3}
+    for name, value in step.items():
+        monkeypatch.setattr(learner, name, value)
+    samples, sampler, advantages = learner.make_samples()
+    losses, gradients = [], []
+    for ours in (True, False):
+        peft = learner.make_policy().train()
+        run = learner.our_gradient if ours else learner.plain_gradient
+        losses.append(run(peft, samples, sampler, advantages, 20 if ours else False))
+        gradients.append(torch.cat([p.grad.flatten() for p in peft.parameters() if p.requires_grad]))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-4)
+    assert gradients[0].norm() > 1e-3
