@@ -5,8 +5,8 @@ with 8 layers of 512 slow, 4 of 512 fast, 10 codebooks and a vocabulary of 155,7
 A step is the gradient and AdamW's update. Every variant runs in a process of its own; its peak memory is the
 largest resident set, Python, libraries and weights included.
 
-- plain: padded batches of 8 (TRL's default), the prompt in each sample, logits of the whole vocabulary, the
-  fast AR over padded frames too, and a forward pass for the old log-probs before.
+- plain: batches of 8 (TRL's default) padded to the group's longest, the prompt in each sample, logits of the
+  whole vocabulary, the fast AR over padded frames too, and a forward pass for the old log-probs before.
 - plain, tiled head: the same with TRL 1.16's own head, whose logits come in tiles; it normalises over the
   whole vocabulary.
 - N tokens: ours, with trainer.micro_batch_tokens = N; checkpointed: with model.gradient_checkpointing.
@@ -156,8 +156,9 @@ def plain_gradient(
 
 
 def _padded(turns: list[TurnRows], config: DualARConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows ``[B, 1 + K, P + T]``, codes ``[B, T, K]`` and their mask ``[B, T]``."""
-    longest = max(len(turn.codes) for turn in turns)
+    """Rows ``[B, 1 + K, P + T]``, codes ``[B, T, K]`` and their mask ``[B, T]``, T the whole group's longest:
+    TRL pads before it splits."""
+    longest = FRAMES[1]
     rows = torch.zeros(len(turns), 1 + BOOKS, PROMPT + longest, dtype=torch.long)
     codes = torch.zeros(len(turns), longest, BOOKS, dtype=torch.long)
     mask = torch.zeros(len(turns), longest, dtype=torch.bool)
