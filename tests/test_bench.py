@@ -34,5 +34,6 @@ def test_the_plain_step_has_our_loss_and_gradient(monkeypatch: pytest.MonkeyPatc
         losses.append(run(peft, samples, sampler, advantages, 20 if ours else False))
         gradients.append(torch.cat([p.grad.flatten() for p in peft.parameters() if p.requires_grad]))
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-4)
-    assert gradients[0].norm() > 1e-3
+    largest = gradients[0].abs().max()
+    assert largest > 0
+    torch.testing.assert_close(gradients[0] / largest, gradients[1] / largest, atol=1e-5, rtol=0)

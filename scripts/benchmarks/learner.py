@@ -95,7 +95,7 @@ def make_config() -> DualARConfig:
             **SIZES, "n_layer": 8, "vocab_size": 155_776, "max_seq_len": 1024, "attention_qk_norm": True,
         },
         audio_decoder_config={
-            **SIZES, "n_layer": 4, "vocab_size": 4096, "max_seq_len": BOOKS + 1, "text_dim": 512,
+            **SIZES, "n_layer": 4, "vocab_size": 4096, "max_seq_len": BOOKS + 1, "text_dim": SIZES["dim"],
             "num_codebooks": BOOKS,
         },
         semantic_start_token_id=151_678, semantic_end_token_id=155_773, eos_token_id=151_645,
