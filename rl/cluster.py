@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import ray
 
@@ -31,10 +32,11 @@ def connect(address: str | None) -> None:
         ) from error
 
 
-def check_room(workers: int, cpus: float, gpus: float) -> None:
+def check_room(workers: int, cpus: float, gpus: float, key: str = "rollouts.worker") -> None:
     """Raise `ClusterError` unless ``workers`` of that size fit on the nodes that are alive.
 
-    Counts what the nodes have, not what is free: other jobs may end.
+    Counts what the nodes have, not what is free: other jobs may end. ``key``: of the configuration, without
+    the endings of the three numbers' keys.
     """
     room = 0
     for node in ray.nodes():
@@ -44,6 +46,23 @@ def check_room(workers: int, cpus: float, gpus: float) -> None:
             room += int(min(fits) + 1e-6)
     if room < workers:
         raise ClusterError(
-            f"rollouts.workers: {workers} with {cpus:g} CPUs and {gpus:g} GPUs each, but the Ray cluster has "
-            f"room for {room}; lower workers, worker_cpus or worker_gpus, or add nodes"
+            f"{key}s: {workers} with {cpus:g} CPUs and {gpus:g} GPUs each, but the Ray cluster has room for "
+            f"{room}; lower it, {key}_cpus or {key}_gpus, or add nodes"
         )
+
+
+def check_total(demands: Sequence[tuple[int, float, float]]) -> None:
+    """Raise `ClusterError` unless the cluster has what all ``demands`` (actors, CPUs and GPUs of each) ask for.
+
+    Without that, what starts first keeps what the others wait for, and the run never begins.
+    """
+    has = ray.cluster_resources()
+    for place, kind in ((1, "CPU"), (2, "GPU")):
+        need = sum(demand[0] * demand[place] for demand in demands)
+        if need > has.get(kind, 0.0) + 1e-6:
+            few = f"{kind.lower()}s"
+            raise ClusterError(
+                f"cluster: learners, rollout workers and reward actors ask for {need:g} {kind}s together, but "
+                f"the Ray cluster has {has.get(kind, 0.0):g}; lower cluster.learner_{few}, "
+                f"rollouts.worker_{few} or the num_{few} of reward nodes, or add nodes"
+            )

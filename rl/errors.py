@@ -25,6 +25,10 @@ class ClusterError(AuralignError):
     """The Ray cluster can't be joined, has no room, or loses its workers."""
 
 
+class LearnerLostError(ClusterError):
+    """Another learner process has ended: with an error of its own, or killed."""
+
+
 class StaleRolloutError(AuralignError):
     """Rollouts of another policy version reached a learner that isn't told to correct for it."""
 

