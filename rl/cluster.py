@@ -52,7 +52,7 @@ def check_room(workers: int, cpus: float, gpus: float, key: str = "rollouts.work
 
 
 def check_total(demands: Sequence[tuple[int, float, float]]) -> None:
-    """Raise `ClusterError` unless the cluster has what all ``demands`` (actors, CPUs and GPUs of each) ask for.
+    """Raise `ClusterError` unless the cluster has what ``demands`` ask for: actors, CPUs and GPUs of each.
 
     Without that, what starts first keeps what the others wait for, and the run never begins.
     """
@@ -62,7 +62,7 @@ def check_total(demands: Sequence[tuple[int, float, float]]) -> None:
         if need > has.get(kind, 0.0) + 1e-6:
             few = f"{kind.lower()}s"
             raise ClusterError(
-                f"cluster: learners, rollout workers and reward actors ask for {need:g} {kind}s together, but "
-                f"the Ray cluster has {has.get(kind, 0.0):g}; lower cluster.learner_{few}, "
+                f"cluster: learners, rollout workers and reward actors ask for {need:g} {kind}s together, "
+                f"but the Ray cluster has {has.get(kind, 0.0):g}; lower cluster.learner_{few}, "
                 f"rollouts.worker_{few} or the num_{few} of reward nodes, or add nodes"
             )
