@@ -72,7 +72,7 @@ def supervise(config: RunConfig, resume: Path | None = None) -> Path:
                 if deaths >= ATTEMPTS:
                     raise ClusterError(
                         f"cluster.learners: they died {ATTEMPTS} times without a new checkpoint ({reason}); "
-                        "if they ran out of memory, lower trainer.micro_batch_size"
+                        "if they ran out of memory, lower trainer.micro_batch_tokens"
                     ) from error
                 log.warning("a learner died (%s); all of them start again from the last checkpoint", reason)
     evaluation = read_evaluation(folder)

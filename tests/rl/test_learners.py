@@ -22,11 +22,12 @@ from rl.trainer.learners import Learners, joined
 from rl.trainer.run import CHECKPOINTS, train
 from rollouts.store import iter_steps
 
-# 12 rollouts a step: 6, 3 or 2 micro-batches for one, two or three learners
+# 9 rollouts a step: 4 and 5 for two learners, 3 for each of three; micro-batches of one or two
 SETTINGS = (
     "trainer.steps=4",
     "trainer.prompts_per_step=3",
-    "trainer.micro_batch_size=2",
+    "rollouts.group_size=3",
+    "trainer.micro_batch_tokens=60",
     "trainer.save_every=2",
     "trainer.beta=0.05",
     "evaluation.enabled=false",
@@ -139,7 +140,13 @@ def test_what_does_not_fit_is_said(configure: Configure, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_sharded_weights_change_nothing(configure: Configure, two: Path, tmp_path: Path) -> None:
-    config = configure(*SETTINGS, "name=sharded", "cluster.shard=true", "model.gradient_checkpointing=true")
+    config = configure(
+        *SETTINGS,
+        "name=sharded",
+        "cluster.shard=true",
+        "model.gradient_checkpointing=true",
+        "trainer.micro_batch_tokens=1",  # 4 passes and 5
+    )
     save_resolved(config, tmp_path / "sharded.yaml")
     finish(torchrun(2, "--config", str(tmp_path / "sharded.yaml")))
     assert_same(two, Path(config.output_dir, "sharded"))
