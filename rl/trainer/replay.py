@@ -23,6 +23,7 @@ from rl.schema import RunConfig
 from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter
 from rl.trainer.grpo import DualARTrainer
+from rl.trainer.learners import launched
 from rollouts.store import StepRecord, read_step, stored_steps
 from rollouts.types import Prompt
 
@@ -35,6 +36,8 @@ def replay(config: RunConfig, run: Path) -> Path:
     that the run hadn't. Writes config, metrics, checkpoints and report to ``<output_dir>/<name>`` and returns
     that folder. Raises an `AuralignError` where files are missing or don't fit the configuration.
     """
+    if launched():
+        raise ConfigError("--replay: trains in one process; start it without a launcher")
     folder = Path(config.output_dir, config.name)
     if (folder / METRICS_FILE).exists():
         raise RunFolderError(f"{folder}: holds a run already; choose another name=")
