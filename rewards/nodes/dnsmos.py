@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import librosa
@@ -17,7 +18,7 @@ import onnxruntime
 import torch
 
 from rewards.audio import SAMPLE_RATE, at_16k, at_level
-from rewards.node import Answer, Node, NodeError, Row, option
+from rewards.node import Answer, Model, Node, NodeError, Row, option
 from rewards.types import Clip
 
 WINDOW = 144160
@@ -47,9 +48,17 @@ class Dnsmos(Node):
     batch_size: int = option(16, "windows judged at once", at_least=1)
     _session: Any = field(default=None, init=False, repr=False, compare=False)
 
-    def load(self) -> None:
+    @property
+    def _file(self) -> Traversable:
         name = "model_v8.onnx" if self.scale == "p808" else "sig_bak_ovr.onnx"
-        with as_file(files("speechmos") / "dnsmos_models" / name) as path:
+        return files("speechmos") / "dnsmos_models" / name
+
+    def models(self) -> Sequence[Model]:
+        with as_file(self._file) as path:
+            return [Model(f"DNSMOS {self.scale}", path.stat().st_size, "MIT")]
+
+    def load(self) -> None:
+        with as_file(self._file) as path:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = torch.get_num_threads()
             self._session = onnxruntime.InferenceSession(

@@ -5,13 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from huggingface_hub import try_to_load_from_cache
 
-from rewards.node import NodeError, option
+from rewards.node import Model, NodeError, option
 from rewards.similarity import Similarity
+
+PUBLISHED_BYTES = 83_000_000
+"""Of the default ``source``'s weights, in float32, round."""
 
 
 @dataclass
@@ -29,6 +34,16 @@ class Ecapa(Similarity):
     _encoder: Any = field(default=None, init=False, repr=False, compare=False)
 
     requires: ClassVar[tuple[str, str]] = ("speechbrain", "speechbrain")
+
+    def models(self) -> Sequence[Model]:
+        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        licence = "Apache-2.0" if self.source.startswith("speechbrain/") else None
+        folder = Path(self.source)
+        if folder.is_dir():
+            size = sum(file.stat().st_size for file in folder.glob("*.ckpt"))
+            return [Model(self.source, size, licence, on_gpu=cuda)]
+        fetched = not isinstance(try_to_load_from_cache(self.source, "embedding_model.ckpt"), str)
+        return [Model(self.source, PUBLISHED_BYTES, licence, on_gpu=cuda, fetched=fetched)]
 
     def load(self) -> None:
         from speechbrain.inference.speaker import EncoderClassifier

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pocketsphinx as sphinx
 
 from rewards.audio import SAMPLE_RATE, at_16k, at_level
-from rewards.node import Answer, Node, option
+from rewards.node import Answer, Model, Node, option
 from rewards.text import error_rate
 from rewards.types import Clip
 
@@ -27,6 +29,11 @@ class Pocketsphinx(Node):
 
     def texts(self) -> tuple[str, ...]:
         return ("text",)
+
+    def models(self) -> Sequence[Model]:
+        files = Path(sphinx.get_model_path("en-us")).rglob("*")
+        size = sum(file.stat().st_size for file in files if file.is_file())
+        return [Model("CMU Sphinx en-us", size, "BSD-2-Clause")]
 
     def load(self) -> None:
         # cmn=batch: features are normalised over each clip alone, so that order doesn't matter

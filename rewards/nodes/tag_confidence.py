@@ -11,7 +11,7 @@ import numpy as np
 
 from rewards.audio import SAMPLE_RATE, at_16k
 from rewards.catalogue import build_node
-from rewards.node import Answer, Node, NodeError, Row, option, reads
+from rewards.node import Answer, Model, Node, NodeError, Row, option, reads
 from rewards.similarity import Similarity, Voice
 from rewards.tags import Kind, Target, parse_target, tag_weighted_confidence
 from rewards.turns import turn_confidences
@@ -45,6 +45,9 @@ class TagConfidence(Node):
 
     def outputs(self) -> tuple[str, ...]:
         return ("", "speaker", "similarity")
+
+    def models(self) -> Sequence[Model] | None:
+        return build_node({"type": self.encoder}, "tag_confidence.encoder").models()
 
     def load(self) -> None:
         self._encoder = build_node({"type": self.encoder}, "tag_confidence.encoder")

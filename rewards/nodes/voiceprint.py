@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.resources import as_file, files
 from typing import Any
 
 import numpy as np
 import torch
 
 from rewards.audio import at_level
-from rewards.node import NodeError, option
+from rewards.node import Model, NodeError, option
 from rewards.similarity import Similarity
 
 LEVEL = -30.0
@@ -29,6 +30,11 @@ class Voiceprint(Similarity):
     device: str = option("auto", "auto: a GPU where there is one", choices=("auto", "cpu", "cuda"))
     batch_size: int = option(64, "windows of 1.6 s embedded at once", at_least=1)
     _encoder: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def models(self) -> Sequence[Model]:
+        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        with as_file(files("resemblyzer") / "pretrained.pt") as path:
+            return [Model("GE2E", path.stat().st_size, "Apache-2.0", on_gpu=cuda)]
 
     def load(self) -> None:
         with warnings.catch_warnings():

@@ -17,12 +17,13 @@ from rewards.models.whisper_asr import (
     EMBEDDED,
     MAX_SECONDS,
     WhisperASR,
+    describe,
     encode,
     load_whisper,
     token_logprobs,
     transcribe,
 )
-from rewards.node import Answer, Node, NodeError, Row, option
+from rewards.node import Answer, Model, Node, NodeError, Row, option
 from rewards.types import Clip
 from rewards.words import write_words
 from rl.errors import ConfigError
@@ -67,6 +68,10 @@ class Whisper(Node):
         if self.model not in openai_whisper.available_models() and not Path(self.model).exists():
             known = ", ".join(openai_whisper.available_models())
             raise ConfigError(f"model {self.model} is neither a file or folder here nor one of {known}")
+
+    def models(self) -> Sequence[Model]:
+        cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
+        return [describe(self.model, cuda)]
 
     def load(self) -> None:
         cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())

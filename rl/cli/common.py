@@ -58,7 +58,7 @@ def parse(
     too, under the name ``<name>_replay``. Raises `ConfigError`; exits on ``--help``, ``--help-config`` and on
     options that don't exist.
     """
-    parser = _parser(prog, description, resumable)
+    parser = new_parser(prog, description, resumable=resumable)
     args = parser.parse_intermixed_args(argv)
     overrides: list[str] = list(args.overrides)
     resume: str | None = getattr(args, "resume", None)
@@ -68,8 +68,8 @@ def parse(
     replay: str | None = getattr(args, "replay", None)
     if replay is not None:
         return _replayed(replay, args.config, overrides, resume)
-    if args.config is None and not resume:
-        raise ConfigError(f"no configuration; add --config, e.g. {prog} --config grpo_tiny.yaml")
+    if not resume:
+        need_config(prog, args.config)
     if resume and not Path(resume).is_dir():
         raise ConfigError(f"--resume {resume}: no such run folder")
     source = Path(resume or "", "config.yaml") if args.config is None else args.config
@@ -77,6 +77,13 @@ def parse(
     if resume is None:
         return Command(config)
     return Command(config, Path(resume) if resume else Path(config.output_dir, config.name))
+
+
+def need_config(prog: str, config: str | None) -> str:
+    """``config``, what ``--config`` names. Raises `ConfigError` where it isn't there."""
+    if config is None:
+        raise ConfigError(f"no configuration; add --config, e.g. {prog} --config grpo_tiny.yaml")
+    return config
 
 
 def _replayed(run: str, config: str | None, overrides: Sequence[str], resume: str | None) -> Command:
@@ -110,7 +117,8 @@ def run_main(command: Callable[[], None]) -> int:
     return 0
 
 
-def _parser(prog: str, description: str, resumable: bool) -> argparse.ArgumentParser:
+def new_parser(prog: str, description: str, *, resumable: bool = False) -> argparse.ArgumentParser:
+    """A parser of ``--config``, ``--help-config`` and overrides; ``resumable``: also of the ways to go on."""
     examples = _EXAMPLES + (_RESUME_EXAMPLES if resumable else "")
     parser = argparse.ArgumentParser(
         prog=prog,

@@ -17,7 +17,8 @@ EMBEDDED = Path(__file__).parent.parent / "assets" / "tiny" / "codec"
 def load_codec(path: str, device: str | torch.device = "cpu") -> Codec:
     """The codec that ``path`` means: ``tiny`` is the embedded one, which stays on the CPU.
 
-    Others are a folder with S2's ``codec.pth`` (or that file), or one with a codec of the embedded kind.
+    Others are a folder with S2's ``codec.pth`` (or that file), or one with a codec of the embedded kind. On
+    the device ``meta`` S2's is looked at without being loaded.
 
     Raises:
         CheckpointError: there is none, or it can't be read.

@@ -137,6 +137,7 @@ class S2Codec(nn.Module):
 
     def __init__(self, config: S2CodecConfig) -> None:
         super().__init__()
+        self.config = config
         self.sample_rate = config.sample_rate
         self.hop = config.hop
         self.frame_rate = config.sample_rate / config.hop

@@ -22,14 +22,15 @@ _COMPUTED = ("causal_mask", "freqs_cis")
 def load_s2_codec(path: str | Path, device: str | torch.device = "cpu") -> S2Codec:
     """The codec in a folder's ``codec.pth``, or in such a file, in float32 on ``device``.
 
-    A ``codec_config.json`` beside it gives its shape; without one it is the published one's.
+    A ``codec_config.json`` beside it gives its shape; without one it is the published one's. On the device
+    ``meta`` the tensors' names and shapes are read, and nothing else.
 
     Raises:
         CheckpointError: the file is missing or damaged, holds code, or its tensors don't fit.
     """
     given = Path(path)
     file = given / WEIGHTS_FILE if given.is_dir() else given
-    state = _read(file)
+    state = _read(file, "meta" if torch.device(device).type == "meta" else "cpu")
     with torch.device("meta"):
         codec = S2Codec(read_config(file.parent / CONFIG_FILE))
     expected = codec.state_dict()
@@ -51,10 +52,10 @@ def load_s2_codec(path: str | Path, device: str | torch.device = "cpu") -> S2Cod
     return codec.to(device).eval().requires_grad_(False)
 
 
-def _read(file: Path) -> dict[str, Tensor]:
+def _read(file: Path, place: str) -> dict[str, Tensor]:
     """The tensors by name, out of the training checkpoint's wrappings, if it has them."""
     try:
-        loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
+        loaded: Any = torch.load(file, map_location=place, weights_only=True)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{file}: holds more than tensors, which may run code, and isn't loaded ({_cause(error)})"

@@ -34,11 +34,16 @@ def read_config(folder: Path) -> DualARConfig:
         raise CheckpointError(
             f"{folder / 'config.json'}: model_type is {kind!r}; only `{DualARConfig.model_type}` is known"
         )
-    config = DualARConfig.from_pretrained(folder)
     try:
+        config = DualARConfig.from_pretrained(folder)
         config.check()
     except CheckpointError as error:
         raise CheckpointError(f"{folder}/{error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        detail = " ".join(str(error).split())
+        raise CheckpointError(
+            f"{folder / 'config.json'}: makes no policy ({detail}); fetch it again"
+        ) from error
     return config
 
 

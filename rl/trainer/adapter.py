@@ -74,15 +74,8 @@ def open_adapter(model: DualARForCausalLM, folder: Path, settings: LoraSettings 
         CheckpointError: a file is missing or damaged, or the adapter is of another policy or kind.
         ConfigError: it isn't what ``settings`` say.
     """
-    config = read_adapter_config(folder)
-    with opened(folder / WEIGHTS_FILE) as handle:
-        shapes = {name: handle.get_slice(name).get_shape() for name in handle.keys()}  # noqa: SIM118
-    for name in shapes:
-        if not name.endswith((".lora_A.weight", ".lora_B.weight")):
-            raise CheckpointError(f"{folder / WEIGHTS_FILE}: `{name}` isn't of a plain LoRA on linear layers")
-    _check_base(model, folder)
+    config, shapes = check_adapter(folder, _folder(model), settings)
     if settings is not None:
-        _check_settings(config, shapes, settings, folder)
         config.lora_dropout = settings.dropout
     adapted = PeftModel.from_pretrained(
         cast(torch.nn.Module, model), str(folder), config=config, is_trainable=settings is not None
@@ -92,6 +85,27 @@ def open_adapter(model: DualARForCausalLM, folder: Path, settings: LoraSettings 
         where = "isn't in the file" if name in expected else "is none of a LoRA's on this policy"
         raise CheckpointError(f"{folder / WEIGHTS_FILE}: tensor `{name}` {where}")
     return adapted
+
+
+def check_adapter(
+    folder: Path, policy: Path, settings: LoraSettings | None = None
+) -> tuple[LoraConfig, dict[str, list[int]]]:
+    """How the adapter in ``folder`` was made, and its tensors' shapes by name; no weight is read.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, it isn't plain LoRA, or not of the policy in
+        ``policy``. ConfigError: it isn't what ``settings`` say.
+    """
+    config = read_adapter_config(folder)
+    with opened(folder / WEIGHTS_FILE) as handle:
+        shapes = {name: handle.get_slice(name).get_shape() for name in handle.keys()}  # noqa: SIM118
+    for name in shapes:
+        if not name.endswith((".lora_A.weight", ".lora_B.weight")):
+            raise CheckpointError(f"{folder / WEIGHTS_FILE}: `{name}` isn't of a plain LoRA on linear layers")
+    _check_base(policy, folder)
+    if settings is not None:
+        _check_settings(config, shapes, settings, folder)
+    return config, shapes
 
 
 def read_adapter_config(folder: Path) -> LoraConfig:
@@ -164,12 +178,11 @@ def _folder(model: DualARForCausalLM) -> Path:
     return Path(cast(str, model.name_or_path))
 
 
-def _check_base(model: DualARForCausalLM, folder: Path) -> None:
+def _check_base(policy: Path, folder: Path) -> None:
     base = read_base(folder)
-    if base is not None and base.fingerprint != fingerprint(_folder(model)):
+    if base is not None and base.fingerprint != fingerprint(policy):
         raise CheckpointError(
-            f"{folder}: this adapter was trained on another policy, {base.path}, than {_folder(model)}; "
-            "name that one"
+            f"{folder}: this adapter was trained on another policy, {base.path}, than {policy}; name that one"
         )
 
 

@@ -184,7 +184,7 @@ def _begin(
     config: RunConfig, folder: Path, resume: Path | None, learners: Learners
 ) -> tuple[Path | None, int]:
     """The checkpoint that training goes on from and the steps done at it, after all checks; None and 0."""
-    _check(config, load_prompts(config.prompts.train), learners)
+    check_amounts(config, load_prompts(config.prompts.train), learners.size)
     if resume:
         return _checkpoint(folder, config)
     check_fresh(folder)
@@ -197,9 +197,13 @@ def check_fresh(folder: Path) -> None:
         raise RunFolderError(f"{folder}: holds a run already; add --resume, or choose another name=")
 
 
-def _check(config: RunConfig, prompts: Sequence[Prompt], learners: Learners) -> None:
+def check_amounts(config: RunConfig, prompts: Sequence[Prompt], learners: int) -> None:
+    """Refuse more prompts a step, or in the evaluation, than the files hold, and ``learners`` that can't be.
+
+    Raises `ConfigError`.
+    """
     trainer = config.trainer
-    several = learners.size > 1
+    several = learners > 1
     if config.cluster.shard and not several:
         raise ConfigError("cluster.shard: a single learner has nobody to share with; leave it out")
     if several and uses_vllm(config.rollouts) and not config.rollouts.workers:
@@ -213,9 +217,9 @@ def _check(config: RunConfig, prompts: Sequence[Prompt], learners: Learners) -> 
             f"{len(prompts)} prompts; lower it"
         )
     rollouts = trainer.prompts_per_step * config.rollouts.group_size
-    if learners.size > rollouts:
+    if learners > rollouts:
         raise ConfigError(
-            f"cluster.learners: {learners.size}, but a step has only {rollouts} rollouts (prompts_per_step x "
+            f"cluster.learners: {learners}, but a step has only {rollouts} rollouts (prompts_per_step x "
             "group_size); use fewer"
         )
     if config.evaluation.enabled and len(load_prompts(config.prompts.heldout)) < config.evaluation.prompts:
