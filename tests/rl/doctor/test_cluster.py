@@ -94,6 +94,7 @@ def test_a_host_that_does_not_exist(configure, laptop: Machine) -> None:
     assert check.verdict == "cannot run"
 
 
+@pytest.mark.slow
 def test_a_real_cluster_with_room_and_without(configure, laptop: Machine, small: str) -> None:
     (check,) = checked(configure("rollouts.workers=2", f"cluster.address={small}"), laptop)
     assert (check.verdict, check.found) == ("ok", f"{small}, 1 nodes: 2 CPUs, 0 GPUs; the run takes 2 and 0")
