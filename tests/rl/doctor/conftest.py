@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from rl.doctor import endpoints
 from rl.doctor.machine import Machine
 
 
@@ -46,8 +47,9 @@ class ModelServer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelServer]:
-    """On the loopback interface, asked directly whatever proxy the environment names."""
+    """On the loopback interface, asked directly whatever proxy the environment names, with time for it."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(endpoints, "SECONDS", 120.0)
     model_server = ModelServer()
     thread = threading.Thread(target=model_server.server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
