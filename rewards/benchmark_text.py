@@ -42,4 +42,4 @@ def long_tts_zh(text: str) -> str:
 
 
 def _digits_as_words(text: str) -> str:
-    return re.sub(r"\d+", lambda digits: f" {num2words(int(digits[0]))} ", text)
+    return re.sub(r"\d{1,300}", lambda digits: f" {num2words(int(digits[0]))} ", text)  # more have no name

@@ -29,7 +29,9 @@ class VoiceDrift(Node):
     drift are missing, and so is everything for a clip without a reference.
     """
 
-    encoder: str = option("voiceprint", "node type that embeds voices", choices=("voiceprint", "ecapa"))
+    encoder: str = option(
+        "voiceprint", "node type that embeds voices", choices=("voiceprint", "ecapa", "wavlm")
+    )
     window_s: float = option(3.0, "seconds of a window", above=0)
     hop_s: float = option(1.5, "seconds from one window to the next", above=0)
     _encoder: Any = field(default=None, init=False, repr=False, compare=False)

@@ -74,7 +74,7 @@ def _suite(name: str | None) -> str:
 
 
 def _default_out(suite: str, audio: str | None, adapter: str | None, config: RunConfig | None) -> Path:
-    """``<folder>_<suite>`` beside audio, else ``evals/<suite>`` in the run's folder, with the adapter's name."""
+    """``<folder>_<suite>`` beside audio, else ``evals/<suite>`` in the run's folder, ``_<adapter>`` added."""
     if audio is not None:
         folder = Path(audio).resolve()
         return folder.with_name(f"{folder.name}_{suite}")

@@ -59,7 +59,7 @@ def the_file(path: Path, *patterns: str) -> Path:
 def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Each line that isn't blank, after where it stands. Raises `EvalError`."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # texts may hold other separators
     except (OSError, UnicodeDecodeError) as error:
         raise EvalError(f"{path}: can't be read as UTF-8 text ({_one_line(error)})") from error
     for number, line in enumerate(lines, 1):

@@ -115,14 +115,14 @@ def evaluate_sides(
     Folders are scored by ``graph``; policies, which need a ``config``, by a graph of their own, made with the
     engine. Audio is read before anything is sampled. Raises an `AuralignError`.
     """
+    policies = [source for source in sources if isinstance(source, Policy)]
+    if policies and config is None:
+        raise EvalError("no configuration to sample with; add --config, e.g. --config grpo_tiny.yaml")
     read = {source: read_folder(source.path, prompts) for source in sources if isinstance(source, Folder)}
     sides: dict[Source, Side] = {}
     for source, clips in read.items():
         sides[source] = Side(source.name, clips, score_clips(graph, clips, f"scoring {source.name}"))
-    policies = [source for source in sources if isinstance(source, Policy)]
-    if policies:
-        if config is None:
-            raise EvalError("no configuration to sample with; add --config, e.g. --config grpo_tiny.yaml")
+    if policies and config is not None:
         config = replace(
             config, rewards=rewards_of(recipe), evaluation=replace(config.evaluation, monitors={})
         )
