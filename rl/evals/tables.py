@@ -9,12 +9,13 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rl.evals.run import Result
 
 _ARROWS = {"higher": "↑", "lower": "↓", "neither": ""}
 
-Rows = list[tuple[str, ...]]
+Row = tuple[str, ...]
 
 
 def print_result(result: Result, console: Console) -> None:
@@ -27,7 +28,7 @@ def print_result(result: Result, console: Console) -> None:
         for place, column in enumerate(columns):
             table.add_column(column, justify="right" if place else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         console.print(table)
     for reason in reasons(result):
         console.print(reason, markup=False, soft_wrap=True)
@@ -37,7 +38,8 @@ def markdown(result: Result) -> str:
     """The same as a page."""
     parts = [f"# {result.request.suite}", heading(result)]
     for title, columns, rows in tables(result):
-        lines = [_row(columns), _row(["---", *["---:"] * (len(columns) - 1)]), *map(_row, rows)]
+        rule = ["---", *["---:"] * (len(columns) - 1)]
+        lines = [_markdown_row(cells) for cells in (columns, rule, *rows)]
         parts += [f"## {title}", "\n".join(lines)]
     if found := reasons(result):
         parts += ["## Missing", "\n".join(f"- {reason}" for reason in found)]
@@ -58,55 +60,61 @@ def heading(result: Result) -> str:
     return f"{request.suite}, {items}: {result.side.name}{policy}{against}"
 
 
-def tables(result: Result) -> list[tuple[str, tuple[str, ...], Rows]]:
+def tables(result: Result) -> list[tuple[str, Row, list[Row]]]:
     """Title, headings and rows of each table that there is."""
-    found: list[tuple[str, tuple[str, ...], Rows]] = [
-        (
-            "Figures",
-            ("figure", "items of", "mean", "95% interval", "values", "missing"),
-            [
-                (
-                    f"{line.name} {_ARROWS[line.better]}".strip(),
-                    line.kind,
-                    _number(line.estimate.mean),
-                    _interval(line.estimate.low, line.estimate.high),
-                    str(line.estimate.values),
-                    str(line.estimate.missing),
-                )
-                for line in result.lines
-            ],
-        )
+    found: list[tuple[str, Row, list[Row]]] = [
+        ("Figures", ("figure", "items of", "mean", "95% interval", "values", "missing"), _figures(result))
     ]
     if result.differences:
         headings = ("figure", "items of", "against", "this", "change", "95% interval", "pairs")
-        rows = [
-            (
-                f"{one.name} {_ARROWS[one.better]}".strip(),
-                one.kind,
-                _number(one.comparison.before),
-                _number(one.comparison.after),
-                _number(one.comparison.delta, signed=True),
-                _interval(one.comparison.low, one.comparison.high, signed=True),
-                str(one.comparison.pairs),
-            )
-            for one in result.differences
-        ]
-        found.append(("Change", headings, rows))
+        found.append(("Change", headings, _changes(result)))
     if result.preferences:
-        headings = ("judge", "win rate", "95% interval", "both orders agree", "first heard", "missing")
-        rows = [
-            (
-                one.judge,
-                _number(one.wins.mean),
-                _interval(one.wins.low, one.wins.high),
-                _number(one.consistent),
-                _number(one.first),
-                str(one.wins.missing),
-            )
-            for one in result.preferences
-        ]
-        found.append(("Preferred, each pair in both orders", headings, rows))
+        columns = ("judge", "win rate", "95% interval", "both orders agree", "first heard", "missing")
+        found.append(("Preferred, each pair in both orders", columns, _preferences(result)))
     return found
+
+
+def _figures(result: Result) -> list[Row]:
+    return [
+        (
+            _named(line.name, line.better),
+            line.kind,
+            _number(line.estimate.mean),
+            _interval(line.estimate.low, line.estimate.high),
+            str(line.estimate.values),
+            str(line.estimate.missing),
+        )
+        for line in result.lines
+    ]
+
+
+def _changes(result: Result) -> list[Row]:
+    return [
+        (
+            _named(one.name, one.better),
+            one.kind,
+            _number(one.comparison.before),
+            _number(one.comparison.after),
+            _number(one.comparison.delta, signed=True),
+            _interval(one.comparison.low, one.comparison.high, signed=True),
+            str(one.comparison.pairs),
+        )
+        for one in result.differences
+    ]
+
+
+def _preferences(result: Result) -> list[Row]:
+    return [
+        (
+            one.judge,
+            _number(one.wins.mean),
+            _interval(one.wins.low, one.wins.high),
+            _number(one.consistent),
+            _number(one.first),
+            str(one.wins.missing),
+        )
+        for one in result.preferences
+    ]
 
 
 def reasons(result: Result) -> list[str]:
@@ -116,7 +124,11 @@ def reasons(result: Result) -> list[str]:
     return [f"{name}: {count} x {why}" for name, missing in lines for why, count in missing.items()]
 
 
-def _row(cells: Sequence[str]) -> str:
+def _named(figure: str, better: str) -> str:
+    return f"{figure} {_ARROWS[better]}".strip()
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
