@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rewards.graph import RewardGraph
 from rewards.tags import parse_target
 from rewards.text import units
 from rewards.types import Scores
@@ -42,32 +41,28 @@ class Difference:
     comparison: Comparison
 
 
-def values_of(recipe: Recipe, graph: RewardGraph, scores: Scores) -> dict[str, np.ndarray]:
+def values_of(recipe: Recipe, scores: Scores) -> dict[str, np.ndarray]:
     """Each figure's value for each item: float64 ``[N]``, NaN where it is missing."""
     values = {}
-    for name, figure in recipe.figures.items():
-        found = graph.expression(figure.value, f"figures.{name}").evaluate(scores.values)
+    for name, expression in recipe.expressions.items():
+        found = expression.evaluate(scores.values)
         values[name] = np.where(np.isfinite(found), found, np.nan)
     return values
 
 
 def lines(
-    recipe: Recipe,
-    graph: RewardGraph,
-    prompts: Sequence[Prompt],
-    scores: Scores,
-    values: dict[str, np.ndarray],
+    recipe: Recipe, prompts: Sequence[Prompt], scores: Scores, values: dict[str, np.ndarray]
 ) -> list[Line]:
     """Every figure over all items, then over those of each kind, if there are several."""
     found = []
     for kind, places in _kinds(prompts).items():
         for name, figure in recipe.figures.items():
-            outputs = graph.expression(figure.value, f"figures.{name}").names
+            outputs = recipe.expressions[name].names
             column = values[name][places]
             lacking = [places[i] for i in np.flatnonzero(np.isnan(column)).tolist()]
             why = Counter(_reason(scores.reasons[i], outputs) for i in lacking)
             weights = _weights(figure, prompts)[places]
-            result = estimate(column, [_item(prompts[i]) for i in places], weights=weights)
+            result = estimate(column, [item_of(prompts[i]) for i in places], weights=weights)
             found.append(Line(name, kind, figure.better, figure.weigh, result, dict(why.most_common())))
     return found
 
@@ -84,7 +79,7 @@ def differences(
             compare(
                 other[name][places],
                 own[name][places],
-                [_item(prompts[i]) for i in places],
+                [item_of(prompts[i]) for i in places],
                 weights=_weights(figure, prompts)[places],
             ),
         )
@@ -99,10 +94,12 @@ def _kinds(prompts: Sequence[Prompt]) -> dict[str, list[int]]:
     for place, prompt in enumerate(prompts):
         if "kind" in prompt.meta:
             kinds.setdefault(str(prompt.meta["kind"]), []).append(place)
-    return {ALL: list(range(len(prompts))), **(kinds if len(kinds) > 1 else {})}
+    several = {kind: places for kind, places in kinds.items() if len(kinds) > 1 and kind != ALL}
+    return {ALL: list(range(len(prompts))), **several}
 
 
-def _item(prompt: Prompt) -> str:
+def item_of(prompt: Prompt) -> str:
+    """What the bootstrap draws together: the item that a prompt belongs to, or else the prompt."""
     return str(prompt.meta.get("item", prompt.id))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rewards.graph import RewardGraph
 from rewards.types import Clip
+from rl.evals.figures import item_of
 from rl.evals.sides import score_clips
 from rl.stats import Estimate, estimate
 from rollouts.types import Prompt
@@ -54,7 +55,7 @@ def judge_pairs(
         for i in np.flatnonzero(~both).tolist():
             rows = (scores.reasons[i], scores.reasons[i + len(usable)])
             why[next(row[judge] for row in rows if judge in row)] += 1
-        items = [str(prompt.meta.get("item", prompt.id)) for prompt in prompts]
+        items = [item_of(prompt) for prompt in prompts]
         found.append(
             Preference(
                 judge,

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from rewards.catalogue import checked_options, show, suggest
+from rewards.expression import Expression
 from rewards.graph import RewardGraph, build_graph
 from rl.config import find_config, read_yaml
 from rl.errors import ConfigError
@@ -29,16 +30,21 @@ class Figure:
 
 @dataclass(frozen=True)
 class Recipe:
-    """``nodes`` as in a reward, ``figures`` over their outputs, ``pairs``: nodes that compare two clips."""
+    """``nodes`` as in a reward, ``figures`` over their outputs, ``pairs``: nodes that compare two clips.
+
+    ``graph``: of the nodes. ``expressions``: those of the figures, checked.
+    """
 
     file: str
     nodes: dict[str, Any]
     figures: dict[str, Figure]
     pairs: dict[str, Any]
+    graph: RewardGraph
+    expressions: dict[str, Expression]
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, or of a name in configs/evals, checked as far as it goes without models.
+    """The recipe in a file, or of a name in configs/evals; no model is loaded.
 
     ``overrides`` such as ``nodes.asr.model=large-v3`` go on top, null takes out. Raises `ConfigError`.
     """
@@ -53,22 +59,17 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     if not named:
         raise ConfigError(f"{file}: figures must name at least one, such as WER: error")
     figures = {name: _figure(value, f"{file}: figures.{name}") for name, value in named.items()}
-    recipe = Recipe(str(file), _mapping(tree, "nodes", file), figures, _mapping(tree, "pairs", file))
-    graph = build(recipe)
-    for name, figure in figures.items():
-        graph.expression(figure.value, f"{file}: figures.{name}")
-    return recipe
+    nodes, pairs = _mapping(tree, "nodes", file), _mapping(tree, "pairs", file)
+    graph = _graph(asdict(_rewards(nodes, figures)), file, "nodes", "figures")
+    expressions = {
+        name: graph.expression(figure.value, f"{file}: figures.{name}") for name, figure in figures.items()
+    }
+    return Recipe(str(file), nodes, figures, pairs, graph, expressions)
 
 
 def rewards_of(recipe: Recipe) -> RewardsConfig:
     """The nodes as a reward, whose total, which nobody reads, uses what the figures use."""
-    total = " + ".join(f"({figure.value})" for figure in recipe.figures.values())
-    return RewardsConfig(nodes=recipe.nodes, total=total, max_missing=1.0)
-
-
-def build(recipe: Recipe) -> RewardGraph:
-    """The graph of the nodes that measure one clip. Raises `ConfigError`."""
-    return _graph(asdict(rewards_of(recipe)), recipe, "nodes", "figures")
+    return _rewards(recipe.nodes, recipe.figures)
 
 
 def build_pairs(recipe: Recipe) -> RewardGraph | None:
@@ -76,16 +77,21 @@ def build_pairs(recipe: Recipe) -> RewardGraph | None:
     names = [name for name, options in recipe.pairs.items() if options is not None]
     if not names:
         return None
-    return _graph({"nodes": recipe.pairs, "total": " + ".join(names)}, recipe, "pairs", "pairs")
+    return _graph({"nodes": recipe.pairs, "total": " + ".join(names)}, recipe.file, "pairs", "pairs")
 
 
-def _graph(rewards: Mapping[str, Any], recipe: Recipe, nodes: str, total: str) -> RewardGraph:
+def _rewards(nodes: dict[str, Any], figures: Mapping[str, Figure]) -> RewardsConfig:
+    total = " + ".join(f"({figure.value})" for figure in figures.values())
+    return RewardsConfig(nodes=nodes, total=total, max_missing=1.0)
+
+
+def _graph(rewards: Mapping[str, Any], file: Path | str, nodes: str, total: str) -> RewardGraph:
     """`build_graph`, whose errors name the recipe's own file and keys."""
     try:
         return build_graph(rewards)
     except ConfigError as error:
         message = str(error).replace("rewards.nodes", nodes).replace("rewards.total", total)
-        raise ConfigError(f"{recipe.file}: {message}") from error
+        raise ConfigError(f"{file}: {message}") from error
 
 
 def _figure(value: Any, key: str) -> Figure:

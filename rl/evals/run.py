@@ -12,7 +12,7 @@ from rl.errors import EvalError
 from rl.evals.data import read_items
 from rl.evals.figures import Difference, Line, differences, lines, values_of
 from rl.evals.pairs import Preference, judge_pairs
-from rl.evals.recipe import Recipe, build, build_pairs
+from rl.evals.recipe import Recipe, build_pairs
 from rl.evals.sides import Folder, Policy, Side, evaluate_sides, source_of
 from rl.export.merge import find_source
 from rl.schema import RunConfig
@@ -60,21 +60,18 @@ def run_eval(request: Request, recipe: Recipe) -> Result:
     own = _source(request)
     against = None if request.against is None else source_of(request.against)
     prompts = read_items(request.suite, request.data)[: request.items]
-    graph, judges = build(recipe), None if against is None else build_pairs(recipe)
+    judges = None if against is None else build_pairs(recipe)
     sources = [own] if against is None else [own, against]
-    side, *others = evaluate_sides(sources, prompts, recipe, graph, request.config)
-    values = values_of(recipe, graph, side.scores)
-    result = Result(
-        request, recipe, prompts, side, values, lines(recipe, graph, prompts, side.scores, values)
-    )
+    side, *others = evaluate_sides(sources, prompts, recipe, request.config)
+    values = values_of(recipe, side.scores)
+    result = Result(request, recipe, prompts, side, values, lines(recipe, prompts, side.scores, values))
     for other in others:
         result.other = other
-        theirs = values_of(recipe, graph, other.scores)
-        result.differences = differences(recipe, prompts, values, theirs)
+        result.differences = differences(recipe, prompts, values, values_of(recipe, other.scores))
         if judges is not None:
             result.preferences = judge_pairs(judges, prompts, side.clips, other.clips)
             judges.close()
-    graph.close()
+    recipe.graph.close()
     return result
 
 

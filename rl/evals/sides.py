@@ -104,16 +104,12 @@ def score_clips(graph: RewardGraph, clips: Sequence[Clip], progress: str) -> Sco
 
 
 def evaluate_sides(
-    sources: Sequence[Source],
-    prompts: Sequence[Prompt],
-    recipe: Recipe,
-    graph: RewardGraph,
-    config: RunConfig | None,
+    sources: Sequence[Source], prompts: Sequence[Prompt], recipe: Recipe, config: RunConfig | None
 ) -> list[Side]:
     """The clips of each source and their scores, with the same seeds for all policies.
 
-    Folders are scored by ``graph``; policies, which need a ``config``, by a graph of their own, made with the
-    engine. Audio is read before anything is sampled. Raises an `AuralignError`.
+    Folders are scored by the recipe's graph; policies, which need a ``config``, by one made with the engine.
+    Audio is read before anything is scored or sampled. Raises an `AuralignError`.
     """
     policies = [source for source in sources if isinstance(source, Policy)]
     if policies and config is None:
@@ -121,7 +117,7 @@ def evaluate_sides(
     read = {source: read_folder(source.path, prompts) for source in sources if isinstance(source, Folder)}
     sides: dict[Source, Side] = {}
     for source, clips in read.items():
-        sides[source] = Side(source.name, clips, score_clips(graph, clips, f"scoring {source.name}"))
+        sides[source] = Side(source.name, clips, score_clips(recipe.graph, clips, f"scoring {source.name}"))
     if policies and config is not None:
         config = replace(
             config, rewards=rewards_of(recipe), evaluation=replace(config.evaluation, monitors={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from rewards.types import Clip, ClipScore, Scores
 from rl.evals.figures import differences, lines, values_of
 from rl.evals.pairs import judge_pairs
-from rl.evals.recipe import Recipe, build, build_pairs, load_recipe
+from rl.evals.recipe import Recipe, build_pairs, load_recipe
 from rollouts.types import Prompt
 
 RATE = 16000
@@ -42,9 +43,9 @@ def scores(*values: float) -> Scores:
 
 
 def test_means_weights_kinds_and_missing_by_hand(recipe: Recipe) -> None:
-    graph, found = build(recipe), scores(0.5, math.nan, 0.0)
-    values = values_of(recipe, graph, found)
-    by = {(line.name, line.kind): line for line in lines(recipe, graph, PROMPTS, found, values)}
+    found = scores(0.5, math.nan, 0.0)
+    values = values_of(recipe, found)
+    by = {(line.name, line.kind): line for line in lines(recipe, PROMPTS, found, values)}
     assert len(by) == 4 * 3
     assert by["plain", "all"].estimate.mean == 0.25
     assert by["plain", "all"].estimate.values == 2
@@ -55,16 +56,15 @@ def test_means_weights_kinds_and_missing_by_hand(recipe: Recipe) -> None:
     assert by["log", "all"].estimate.mean == pytest.approx(math.log(0.5))
 
     found = scores(0.5, 0.25, 0.0)
-    values = values_of(recipe, graph, found)
-    by = {(line.name, line.kind): line for line in lines(recipe, graph, PROMPTS, found, values)}
+    values = values_of(recipe, found)
+    by = {(line.name, line.kind): line for line in lines(recipe, PROMPTS, found, values)}
     assert by["words", "all"].estimate.mean == pytest.approx((2 * 1.0 + 4 * 0.5 + 2 * 0.0) / 8)
     assert by["tags", "all"].estimate.mean == pytest.approx((1 * 0.5 + 2 * 0.25 + 1 * 0.0) / 4)
     assert by["plain", "all"].estimate.prompts == 2  # both kinds of an item are resampled together
 
 
 def test_changes_are_over_what_both_have(recipe: Recipe) -> None:
-    graph = build(recipe)
-    own, other = (values_of(recipe, graph, scores(*row)) for row in ((0.5, 0.5, 1.0), (0.25, math.nan, 0.5)))
+    own, other = (values_of(recipe, scores(*row)) for row in ((0.5, 0.5, 1.0), (0.25, math.nan, 0.5)))
     by = {(one.name, one.kind): one.comparison for one in differences(recipe, PROMPTS, own, other)}
     assert (by["plain", "all"].before, by["plain", "all"].after) == (0.375, 0.75)
     assert by["plain", "all"].delta == 0.375
@@ -99,7 +99,7 @@ def test_win_rates_by_hand(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(str(tmp_path))
     kind = "judges_of_a_test.pair"
     pairs = {"loud": {"type": kind}, "place": {"type": kind, "favours": "first"}}
-    graph = build_pairs(Recipe(recipe.file, recipe.nodes, recipe.figures, pairs))
+    graph = build_pairs(replace(recipe, pairs=pairs))
     assert graph is not None
     silent, broken = Clip(np.zeros(0, np.float32), RATE, "", ""), tone(math.nan)
     own = [tone(0.5), tone(0.5), tone(0.1), tone(0.3), tone(0.2), silent, tone(0.1)]
