@@ -24,7 +24,7 @@ class WhisperText(Node):
     """``.text``: the greedy transcript, piece by piece of ``piece_s`` seconds, joined by blanks.
 
     Each piece is padded to Whisper's 30 s, so that what is heard doesn't depend on the length of others. A
-    word on a border may be heard twice or not at all.
+    word on a border may be heard twice or not at all. In a clip of no length nothing is heard.
     """
 
     model: str = option(
@@ -59,7 +59,7 @@ class WhisperText(Node):
         owners: list[int] = []
         for i, clip in enumerate(clips):
             try:
-                cut = self._pieces(at_16k(clip.audio, clip.sample_rate))
+                cut = self._pieces(at_16k(clip.audio, clip.sample_rate)) if len(clip.audio) else []
             except NodeError as error:
                 rows[i] = error
                 continue

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from rewards.types import Clip
+from rewards.endpoints.wav import wav_bytes
 from rl.errors import EvalError
 from rl.evals.run import Result
-from rl.evals.sides import Side
+from rl.evals.sides import ENDINGS, Side
 from rl.evals.tables import markdown
 from rollouts.store import encode_flac
 
@@ -98,18 +98,19 @@ def _of_side(side: Side, i: int) -> dict[str, Any]:
 
 
 def _write_audio(folder: Path, result: Result) -> Path:
-    """The sampled clips that hold audio, as ``--audio`` reads them; a past evaluation's are replaced."""
+    """The sampled clips as ``--audio`` reads them, but for any that isn't finite; past ones are replaced.
+
+    FLAC can't hold a clip of no length, WAV can.
+    """
     folder.mkdir(exist_ok=True)
     for prompt, clip in zip(result.prompts, result.side.clips, strict=True):
-        file = folder / f"{prompt.id}.flac"
-        file.unlink(missing_ok=True)
-        if _sounds(clip):
-            _write(file, encode_flac(clip.audio, clip.sample_rate))
+        for ending in ENDINGS:
+            (folder / f"{prompt.id}{ending}").unlink(missing_ok=True)
+        if len(clip.audio) == 0:
+            _write(folder / f"{prompt.id}.wav", wav_bytes(clip.audio, clip.sample_rate))
+        elif np.isfinite(clip.audio).all():
+            _write(folder / f"{prompt.id}.flac", encode_flac(clip.audio, clip.sample_rate))
     return folder
-
-
-def _sounds(clip: Clip) -> bool:
-    return len(clip.audio) > 0 and bool(np.isfinite(clip.audio).all())
 
 
 def _write(path: Path, content: bytes) -> Path:

@@ -27,7 +27,8 @@ class Preference:
     ``wins``: the mean over items of ``(p + 1 - q) / 2``, with p the judge's preference for this side's clip
     heard first, q that for the other side's heard first. ``consistent``: share of the pairs of which both
     orders say the same. ``first``: preference for what is heard first, 0.5 for a judge that doesn't mind.
-    An item that lacks one of its two judgements is missing. ``scores``: float64 ``[N]``, each item's.
+    An item that lacks one of its two judgements is missing. A clip of no length loses without being judged.
+    ``scores``: float64 ``[N]``, each item's.
     """
 
     judge: str
@@ -42,16 +43,18 @@ def judge_pairs(
     graph: RewardGraph, prompts: Sequence[Prompt], own: Sequence[Clip], other: Sequence[Clip]
 ) -> list[Preference]:
     """Every judge of ``graph`` on each pair of clips of one prompt, in both orders."""
-    usable = [i for i, pair in enumerate(zip(own, other, strict=True)) if all(map(_sounds, pair))]
+    settled = np.array([_without_hearing(a, b) for a, b in zip(own, other, strict=True)], np.float64)
+    usable = [i for i in np.flatnonzero(np.isnan(settled)).tolist() if _finite(own[i]) and _finite(other[i])]
     ordered = [_facing(own[i], other[i]) for i in usable] + [_facing(other[i], own[i]) for i in usable]
     scores = score_clips(graph, ordered, "comparing")
     found = []
     for judge, column in scores.values.items():
         p, q = column[: len(usable)], column[len(usable) :]
-        wins = np.full(len(prompts), np.nan)
+        wins = settled.copy()
         wins[usable] = (p + 1 - q) / 2
         both = ~np.isnan(p) & ~np.isnan(q)
-        why = Counter({"one of the two clips holds no audio": len(prompts) - len(usable)})
+        broken = len(prompts) - len(usable) - np.count_nonzero(~np.isnan(settled))
+        why = Counter({"the audio isn't finite": int(broken)})
         for i in np.flatnonzero(~both).tolist():
             rows = (scores.reasons[i], scores.reasons[i + len(usable)])
             why[next(row[judge] for row in rows if judge in row)] += 1
@@ -73,5 +76,12 @@ def _facing(clip: Clip, rival: Clip) -> Clip:
     return replace(clip, rival=(rival.audio, rival.sample_rate))
 
 
-def _sounds(clip: Clip) -> bool:
-    return len(clip.audio) > 0 and bool(np.isfinite(clip.audio).all())
+def _without_hearing(own: Clip, other: Clip) -> float:
+    """The preference where a clip has no length; NaN where both have."""
+    if len(own.audio) and len(other.audio):
+        return np.nan
+    return (1 + np.sign(len(own.audio) - len(other.audio))) / 2
+
+
+def _finite(clip: Clip) -> bool:
+    return bool(np.isfinite(clip.audio).all())

@@ -28,7 +28,8 @@ from rollouts.types import Prompt
 BASE = "base"
 """What ``--against`` calls the configuration's checkpoint without an adapter."""
 
-_ENDINGS = (".wav", ".flac")
+ENDINGS = (".wav", ".flac")
+"""Of audio files."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def read_folder(folder: Path, prompts: Sequence[Prompt]) -> list[Clip]:
     """The clip of each prompt. Raises `EvalError` for a folder or file that is missing or can't be read."""
     if not folder.is_dir():
         raise EvalError(f"{folder}: no such folder; name one with a .wav or .flac for each id")
-    files = {file.stem: file for file in sorted(folder.iterdir()) if file.suffix.lower() in _ENDINGS}
+    files = {file.stem: file for file in sorted(folder.iterdir()) if file.suffix.lower() in ENDINGS}
     if not files:
         raise EvalError(f"{folder}: holds no .wav or .flac; name a folder with one for each id")
     missing = [prompt.id for prompt in prompts if prompt.id not in files]

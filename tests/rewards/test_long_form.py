@@ -28,12 +28,16 @@ def test_a_long_clip_is_heard_in_pieces(speech: list[Clip]) -> None:
     node = build_node({"type": "whisper_text", "piece_s": 4}, "x")
     node.load()
     joined = np.concatenate([padded(speech[0], 4), padded(speech[1], 4), speech[2].audio])
-    silent = replace(speech[0], audio=np.zeros(0, np.float32))
-    long, alone, empty = node.score([replace(speech[0], audio=joined), speech[0], silent], {})
+    nothing = replace(speech[0], audio=np.zeros(0, np.float32))
+    broken = replace(speech[0], audio=np.full(9, np.nan, np.float32))
+    long, alone, empty, missing = node.score(
+        [replace(speech[0], audio=joined), speech[0], nothing, broken], {}
+    )
     assert seed_tts(alone.values["text"]) == "she gave him a small red box"
     expected = "she gave him a small red box please open the window before you leave"
     assert seed_tts(long.values["text"]).startswith(expected)
-    assert isinstance(empty, NodeError)
+    assert empty.values["text"] == ""
+    assert isinstance(missing, NodeError)
     with pytest.raises(ConfigError, match="neither a file or folder here nor one of"):
         build_node({"type": "whisper_text", "model": "whisper-9"}, "x")
 

@@ -106,15 +106,13 @@ def test_win_rates_by_hand(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.M
     other = [tone(0.1), tone(0.2), tone(0.5), tone(0.3), tone(0.97), tone(0.1), broken]
     prompts = [Prompt(str(i), "t", "t") for i in range(7)]
     loud, place = judge_pairs(graph, prompts, own, other)
-    # won, won, lost, tied; then one that one order lacks, and two without audio: missing, not lost
-    assert loud.scores[:4].tolist() == [1.0, 1.0, 0.0, 0.5]
-    assert np.isnan(loud.scores[4:]).all()
-    assert loud.wins.mean == 2.5 / 4
-    assert (loud.wins.values, loud.wins.missing) == (4, 3)
-    assert loud.missing == {"one of the two clips holds no audio": 2, "too loud to hear": 1}
+    # won, won, lost, tied; one that an order lacks; lost, as nothing is said; and one that a codec broke
+    np.testing.assert_array_equal(loud.scores, [1.0, 1.0, 0.0, 0.5, math.nan, 0.0, math.nan])
+    assert loud.wins.mean == 2.5 / 5
+    assert (loud.wins.values, loud.wins.missing) == (5, 2)
+    assert loud.missing == {"the audio isn't finite": 1, "too loud to hear": 1}
     assert (loud.consistent, loud.first) == (1.0, 0.5)
     # a judge that always prefers what it hears first: no side wins, and it shows
-    assert place.wins.mean == 0.5
-    assert (place.wins.low, place.wins.high) == (0.5, 0.5)
+    np.testing.assert_array_equal(place.scores, [0.5] * 5 + [0.0, math.nan])
     assert (place.consistent, place.first) == (0.0, 1.0)
-    assert place.wins.missing == 2
+    assert place.wins.missing == 1
