@@ -18,7 +18,7 @@ from rl.schema import LoraConfig
 from rl.trainer.adapter import add_adapter, base_of, write_base
 from tests.rl.evals.words import edit_distance
 
-TINY = ["--config", "grpo_tiny", "rollouts.engine=torch", "rollouts.max_frames=50"]
+TINY = ["--config", "grpo_tiny", "rollouts.engine=torch", "rollouts.max_frames=30"]
 
 
 def read(out: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -95,7 +95,7 @@ def test_an_adapter_against_its_base(policy: Path, adapter: Path, tmp_path: Path
     data = tmp_path / "prompts.jsonl"
     data.write_text("".join(json.dumps({"text": f"Line {i}, a longer one."}) + "\n" for i in range(6)))
     common = [
-        "--config", "grpo_tiny", f"model.path={policy}", "rollouts.engine=torch", "rollouts.max_frames=30",
+        "--config", "grpo_tiny", f"model.path={policy}", "rollouts.engine=torch", "rollouts.max_frames=20",
         "--suite", "custom", "--data", str(data), "--recipe", str(recipe),
     ]  # fmt: skip
     assert main([*common, "--out", str(tmp_path / "base")]) == 0
