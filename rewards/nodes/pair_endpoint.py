@@ -80,7 +80,10 @@ class PairEndpoint(ChatNode):
             self._audio(wav_bytes(clip.audio, clip.sample_rate)),
             self._audio(wav_bytes(*clip.rival)),
         ]
-        messages = [{"role": "system", "content": self.prompt}, {"role": "user", "content": content}]
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": self.prompt},
+            {"role": "user", "content": content},
+        ]
         return self.request(messages, response_format=RESPONSE_FORMATS[self.response_format])
 
     def _audio(self, wav: bytes) -> dict[str, Any]:
