@@ -46,6 +46,10 @@ class RewardGraph:
         """The outputs that the total names, in its order."""
         return self.total.names
 
+    def expression(self, text: str, key: str) -> Expression:
+        """``text``, written like a total, over this graph's outputs. Raises `ConfigError`, naming ``key``."""
+        return parse_expression(text, lambda name: _resolve(name, "number", self.nodes, key), key)
+
     def before(self, name: str) -> set[str]:
         """The nodes that are done with a clip before this one is asked: those it reads, and the gates."""
         order = list(self.nodes)

@@ -10,22 +10,30 @@ from functools import cache
 import jiwer
 from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
+from rewards.benchmark_text import long_tts, long_tts_zh, seed_tts, seed_tts_zh
 from rewards.node import NodeError
 
-NORMALISERS = ("english", "basic", "cjk", "none")
+BENCHMARKS: dict[str, Callable[[str], str]] = {
+    "seed_tts": seed_tts,
+    "seed_tts_zh": seed_tts_zh,
+    "long_tts": long_tts,
+    "long_tts_zh": long_tts_zh,
+}
+NORMALISERS = ("english", "basic", "cjk", "none", *BENCHMARKS)
 
 _UNSPACED = "\u3005\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Han characters and kana, which are written without spaces, as ranges of a regular expression."""
 
 
-def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str) -> float:
+def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str, *, cut: bool = True) -> float:
     """Edit distance over the reference's length, in characters (``char``, CER) or words (``word``, WER).
 
     Both texts are normalised first: ``english`` lowers case, drops punctuation and bracketed text, and writes
     numbers as digits; ``basic`` does without the English rules; ``cjk`` is for Chinese and Japanese:
     full-width and half-width forms become one, spaces beside their characters don't count, and each of those
-    characters is a word, so that ``word`` is the mixed error rate. The rate is cut at 1, since a transcript
-    that loops would score 20 and drown a batch. Raises `NodeError` where no reference is left.
+    characters is a word, so that ``word`` is the mixed error rate; `rewards.benchmark_text` has the
+    benchmarks' own. ``cut``: at most 1, since a transcript that loops would score 20 and drown a batch.
+    Raises `NodeError` where no reference is left.
     """
     if unit == "char":
         wanted, heard = (_normaliser(normaliser)(text).strip() for text in (reference, hypothesis))
@@ -33,8 +41,8 @@ def error_rate(reference: str, hypothesis: str, unit: str, normaliser: str) -> f
         wanted, heard = (" ".join(units(text, normaliser)) for text in (reference, hypothesis))
     if not wanted:
         raise NodeError("no text to compare with is left after normalising")
-    rate = jiwer.cer if unit == "char" else jiwer.wer
-    return min(float(rate(wanted, heard)), 1.0)
+    rate = float((jiwer.cer if unit == "char" else jiwer.wer)(wanted, heard))
+    return min(rate, 1.0) if cut else rate
 
 
 def units(text: str, normaliser: str) -> list[str]:
@@ -50,7 +58,7 @@ def _normaliser(name: str) -> Callable[[str], str]:
         "cjk": lambda: _cjk,
         "none": lambda: str,
     }
-    return kinds[name]()
+    return BENCHMARKS[name] if name in BENCHMARKS else kinds[name]()
 
 
 def _english() -> Callable[[str], str]:

@@ -17,6 +17,7 @@ class Clip:
     the voice asked for (mono float32 at ``reference_rate``), None if the prompt names none.
     ``voices[N]`` is audio and rate of the voice that ``<|speaker:N|>`` asks for, where the prompt says so.
     ``meta`` is the prompt's meta plus ``frames`` and ``finish_reason`` when the clip is a rollout.
+    ``rival`` is audio and rate of another clip of the same prompt, for the nodes that compare two.
     """
 
     audio: np.ndarray
@@ -27,6 +28,7 @@ class Clip:
     reference_rate: int | None = None
     meta: dict[str, Any] = field(default_factory=dict)
     voices: Mapping[str, tuple[np.ndarray, int]] = field(default_factory=dict)
+    rival: tuple[np.ndarray, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -37,5 +37,9 @@ class AuditError(AuralignError):
     """What is to be audited can't be read, or an audit can't be made of it."""
 
 
+class EvalError(AuralignError):
+    """A benchmark's data or audio can't be read, or doesn't fit together."""
+
+
 class RewardError(AuralignError):
     """Too many clips of a step have no reward to go on training."""

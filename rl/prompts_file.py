@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,15 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
         raise PromptError(f"{where}: not JSON ({error.msg})") from error
     if not isinstance(record, dict):
         raise PromptError(f"{where}: must be a JSON object with a `text`")
+    return prompt_of({"id": str(number), **record}, path, where)
+
+
+def prompt_of(record: Mapping[str, Any], path: Path, where: str) -> Prompt:
+    """The prompt in a ``record`` with an ``id`` and the other fields of `load_prompts`.
+
+    Files that it names are relative to the file ``path``. Raises `PromptError`, whose message begins with
+    ``where``.
+    """
     unknown = sorted(set(record) - set(_FIELDS))
     if unknown:
         raise PromptError(f"{where}: unknown field `{unknown[0]}`; known: {', '.join(_FIELDS)}")
@@ -91,7 +101,7 @@ def _prompt(line: str, path: Path, number: int) -> Prompt:
             speaker = next((turn.speaker for turn in parse_target(text).turns), None) or "0"
             if speaker in meta["voices"]:
                 meta["reference_audio"] = meta["voices"][speaker]
-    return Prompt(str(record.get("id", number)), text, record.get("spoken", spoken_words(text)), (), meta)
+    return Prompt(str(record["id"]), text, record.get("spoken", spoken_words(text)), (), meta)
 
 
 def _references(listed: Any, prompts: Path, where: str) -> list[dict[str, str]]:

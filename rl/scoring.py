@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from rich.progress import track
@@ -69,18 +69,19 @@ def score_rollouts(
 
 
 def clip_of(rollout: Rollout, audio: np.ndarray, sample_rate: int) -> Clip:
-    """What the reward nodes see of ``rollout``, decoded to ``audio``. Raises `PromptError`.
+    """What the reward nodes see of ``rollout``, decoded to ``audio``. Raises `PromptError`."""
+    clip = clip_of_prompt(rollout.prompt, audio, sample_rate)
+    meta = {**clip.meta, "frames": len(rollout.codes), "finish_reason": rollout.finish_reason}
+    return replace(clip, meta=meta)
+
+
+def clip_of_prompt(prompt: Prompt, audio: np.ndarray, sample_rate: int) -> Clip:
+    """What the reward nodes see of ``audio`` that should say ``prompt``. Raises `PromptError`.
 
     The voice asked for is read from the file ``reference_audio`` of the prompt's meta, where it names one.
     """
-    prompt = rollout.prompt
-    meta: dict[str, Any] = {
-        **prompt.meta,
-        "frames": len(rollout.codes),
-        "finish_reason": rollout.finish_reason,
-    }
     reference, rate = None, None
     if "reference_audio" in prompt.meta:
         reference, rate = read_voice(prompt.meta["reference_audio"])
     voices = {name: read_voice(path) for name, path in prompt.meta.get("voices", {}).items()}
-    return Clip(audio, sample_rate, prompt.text, prompt.spoken, reference, rate, meta, voices)
+    return Clip(audio, sample_rate, prompt.text, prompt.spoken, reference, rate, dict(prompt.meta), voices)

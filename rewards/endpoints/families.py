@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from rewards.node import Node
 from rewards.nodes.caption_endpoint import CaptionEndpoint
 from rewards.nodes.judge_endpoint import JudgeEndpoint
+from rewards.nodes.pair_endpoint import PairEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +56,11 @@ def shared_bias(nodes: Mapping[str, Node], policy: Sequence[str]) -> list[str]:
     own = set().union(*map(families, policy))
     captioners = {name: node.model for name, node in nodes.items() if isinstance(node, CaptionEndpoint)}
     judges = {name: node.model for name, node in nodes.items() if isinstance(node, JudgeEndpoint)}
+    comparers = {name: node.model for name, node in nodes.items() if isinstance(node, PairEndpoint)}
     warnings = [
         f"{name} ({model}) and the policy are both of the family {family}: it may favour the policy's own "
         "faults; use a model of another family"
-        for name, model in {**captioners, **judges}.items()
+        for name, model in {**captioners, **judges, **comparers}.items()
         for family in sorted(families(model) & own)
     ]
     warnings += [

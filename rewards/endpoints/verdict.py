@@ -72,9 +72,7 @@ def parse_score(answer: str) -> int:
     Plainly is: a JSON object with a whole number as its one ``score`` (also in a code fence), or nothing but
     that number, alone or as ``score: 70`` or ``70/100``. A fraction is none: 0.8 may be on another scale.
     """
-    answer = answer.strip()
-    fenced = _FENCE.fullmatch(answer)
-    text = fenced[1].strip() if fenced else answer
+    text = unfenced(answer)
     if text.startswith("{"):
         score = _score_in(text)
     elif plain := _NUMBER.fullmatch(text):
@@ -86,9 +84,23 @@ def parse_score(answer: str) -> int:
     return score
 
 
+def unfenced(answer: str) -> str:
+    """The text in an answer that is one code fence, else the answer."""
+    fenced = _FENCE.fullmatch(answer.strip())
+    return fenced[1].strip() if fenced else answer.strip()
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    """For `json.loads`: an object as a mapping. Raises ValueError where a name stands twice in it."""
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError("a name stands twice in an object")
+    return dict(pairs)
+
+
 def _score_in(text: str) -> int:
     try:
-        verdict = json.loads(text, object_pairs_hook=_without_repeats)
+        verdict = json.loads(text, object_pairs_hook=without_repeats)
     except (ValueError, RecursionError) as error:
         raise NodeError("the judge's answer isn't valid JSON") from error
     if "score" not in verdict:
@@ -96,10 +108,3 @@ def _score_in(text: str) -> int:
     if type(verdict["score"]) is not int:
         raise NodeError("the judge's score isn't a whole number")
     return verdict["score"]
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    names = [name for name, _ in pairs]
-    if len(set(names)) < len(names):
-        raise ValueError("a name stands twice in an object")
-    return dict(pairs)

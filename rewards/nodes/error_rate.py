@@ -17,6 +17,13 @@ class ErrorRate(Node):
     of: str = reads("text", "the transcript")
     unit: str = option("char", "what errors are counted in", choices=("char", "word"))
     normalise: str = option("english", "how both texts are made comparable", choices=NORMALISERS)
+    cut: bool = option(True, "count at most 1; false: as benchmarks count, words too many can exceed it")
+    also: str | None = option(
+        None, "key of the prompt's meta with another spelling of the text; the lower rate counts"
+    )
 
     def score_clip(self, clip: Clip, **inputs: Any) -> float:
-        return error_rate(clip.spoken, inputs["of"], self.unit, self.normalise)
+        texts = [clip.spoken]
+        if self.also is not None and isinstance(clip.meta.get(self.also), str):
+            texts.append(clip.meta[self.also])
+        return min(error_rate(text, inputs["of"], self.unit, self.normalise, cut=self.cut) for text in texts)

@@ -65,9 +65,7 @@ class Whisper(Node):
         return (*(("text",) if self.transcript else ()), *(("words",) if self.words else ()))
 
     def check(self) -> None:
-        if self.model not in openai_whisper.available_models() and not Path(self.model).exists():
-            known = ", ".join(openai_whisper.available_models())
-            raise ConfigError(f"model {self.model} is neither a file or folder here nor one of {known}")
+        check_model(self.model)
 
     def models(self) -> Sequence[Model]:
         cuda = self.device == "cuda" or (self.device == "auto" and torch.cuda.is_available())
@@ -134,6 +132,13 @@ class Whisper(Node):
             for row, (text, ended), wanted in zip(values, heard, texts, strict=True):
                 row.update(text=text, loops=float(_loops(text, ended, wanted)))
         return [Answer(row) for row in values]
+
+
+def check_model(model: str) -> None:
+    """Raises `ConfigError` where no Whisper model goes by that name."""
+    if model not in openai_whisper.available_models() and not Path(model).exists():
+        known = ", ".join(openai_whisper.available_models())
+        raise ConfigError(f"model {model} is neither a file or folder here nor one of {known}")
 
 
 def _loops(heard: str, ended: bool, wanted: str) -> bool:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rl.stats import compare
+from rl.stats import compare, estimate
 
 
 def test_hand_computed() -> None:
@@ -72,3 +72,34 @@ def test_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         result = compare(np.zeros(160), effect, prompts.tolist(), resamples=500, seed=trial)
         hits += result.low <= 0.3 <= result.high
     assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_a_mean_by_hand() -> None:
+    result = estimate(np.array([0.0, 1.0, np.nan, 0.0]), list("abcd"))
+    assert result.mean == pytest.approx(1 / 3)
+    assert (result.values, result.missing, result.prompts) == (3, 1, 3)
+    # of three prompts with values 0, 1, 0, all draws are without the 1 in 8 of 27 cases, and all 1 in 1 of 27
+    assert (result.low, result.high) == (0.0, 1.0)
+
+
+def test_weights_by_hand() -> None:
+    result = estimate(np.array([0.5, 0.0, 1.0]), list("abc"), weights=np.array([2.0, 6.0, 0.0]))
+    assert result.mean == pytest.approx(1 / 8)
+    assert (result.low, result.high) == (0.0, 0.5)  # draws of `c` alone weigh nothing and say nothing
+    change = compare(
+        np.array([0.5, 0.0]), np.array([1.0, 0.25]), list("ab"), weights=np.array([2.0, 6.0]), resamples=2000
+    )
+    assert (change.before, change.after, change.delta) == pytest.approx((1 / 8, 7 / 16, 5 / 16))
+    assert (change.low, change.high) == (0.25, 0.5)
+
+
+def test_too_little_for_a_mean_or_an_interval() -> None:
+    one = estimate(np.array([3.0]), ["a"])
+    assert one.mean == 3.0
+    assert math.isnan(one.low)
+    none = estimate(np.array([np.nan]), ["a"])
+    assert math.isnan(none.mean)
+    assert (none.values, none.missing) == (0, 1)
+    assert math.isnan(estimate(np.ones(2), ["a", "b"], weights=np.zeros(2)).mean)
+    with pytest.raises(ValueError, match="weights"):
+        estimate(np.ones(2), ["a", "b"], weights=np.ones(3))
