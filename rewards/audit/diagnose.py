@@ -94,7 +94,7 @@ class Diagnosis:
 
 
 def gates_of(graph: RewardGraph) -> tuple[str, ...]:
-    """The outputs that are 0 where a gate closed on a clip: of nodes like `sanity`, and the total's thresholds."""
+    """The outputs that are 0 where a gate closed: of nodes like `sanity`, and the total's thresholds."""
     thresholds = [name for name in graph.total.names if isinstance(graph.nodes.get(name), Gate)]
     return (*graph.gates, *thresholds)
 

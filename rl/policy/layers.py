@@ -61,10 +61,10 @@ def _attend_packed(q: Tensor, k: Tensor, v: Tensor, packing: Packing) -> Tensor:
     attended = []
     for piece, before in zip(pieces, packing.follows, strict=True):
         if before is None:
-            attended.append(attend(*piece, None))
+            attended.append(attend(piece[0], piece[1], piece[2], None))
         else:
-            whole = [torch.cat(parts, 2) for parts in zip(pieces[before], piece, strict=True)]
-            attended.append(attend(*whole, None)[:, :, packing.lengths[before] :])
+            q, k, v = (torch.cat(parts, 2) for parts in zip(pieces[before], piece, strict=True))
+            attended.append(attend(q, k, v, None)[:, :, packing.lengths[before] :])
     return torch.cat(attended, 2)
 
 

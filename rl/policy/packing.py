@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -53,8 +53,9 @@ class PackedSamples:
 
     def to(self, device: torch.device) -> PackedSamples:
         """All tensors on ``device``."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)})
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **cast(dict[str, Any], moved))
 
 
 class _Piece(NamedTuple):

@@ -128,7 +128,7 @@ class DualARTrainer(GRPOTrainer):
         )
         self.remove_callback(PrinterCallback)
         # accelerate shall not wrap it in DDP, which sees nothing of a loss that isn't computed in `forward`
-        self.model._is_accelerate_prepared = True
+        cast(Any, self.model)._is_accelerate_prepared = True
 
     @property
     def step(self) -> int:
@@ -223,7 +223,8 @@ class DualARTrainer(GRPOTrainer):
             self.accelerator.backward(loss)
             total += loss.detach()
         if self.run.cluster.shard:
-            self._keep_company(model, {"index": index[places], "advantages": advantages[places]}, len(batches))
+            last = {"index": index[places], "advantages": advantages[places]}
+            self._keep_company(model, last, len(batches))
         self._step += 1
         return total
 
@@ -309,7 +310,7 @@ class _StepSampler(Sampler[int]):
 
     def __init__(self, trainer: DualARTrainer) -> None:
         self.trainer = trainer
-        self.rows = trainer.args.generation_batch_size * trainer.num_iterations
+        self.rows = cast(int, cast(GRPOConfig, trainer.args).generation_batch_size) * trainer.num_iterations
 
     def __iter__(self) -> Iterator[int]:
         steps_left = self.trainer.run.trainer.steps - self.trainer.step + 1

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from peft import PeftModel
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
+
+from rl.policy.modeling import DualARForCausalLM
 
 
 def shard_frozen(model: PeftModel) -> None:
@@ -14,7 +18,7 @@ def shard_frozen(model: PeftModel) -> None:
     The adapter stays whole everywhere, as do embeddings and heads: gradients, optimiser and checkpoints are
     those of learners that hold everything. The process group must be there (`rl.trainer.learners.joined`).
     """
-    policy = model.get_base_model()
+    policy = cast(DualARForCausalLM, model.get_base_model())
     for stack in (policy.text_model.model, policy.audio_decoder):
         for layer in stack.layers:
             fully_shard(layer, ignored_params=_trained(layer), reshard_after_forward=True)
