@@ -376,7 +376,7 @@ def test_the_key_is_in_no_file_and_no_log(
         [
             f"rewards.nodes.caption={{type: caption_endpoint, model: m, {options}}}",
             f"rewards.nodes.judge={{type: judge_endpoint, model: m, caption: caption.text, {options}}}",
-            *(f"rewards.nodes.{name}=null" for name in ("sanity", "asr", "error", "quality", "voice")),
+            *(f"rewards.nodes.{name}=null" for name in load_config("grpo_tiny").rewards.nodes),
             "rewards.total=judge",
         ],
     )

@@ -67,6 +67,7 @@ def _overrides(checkpoint: Path, prompts: Path, engine: str = "torch") -> list[s
         f"model.path={checkpoint}", f"prompts.train={prompts}", f"prompts.heldout={prompts}",
         f"output_dir={prompts.parent / 'runs'}", f"rewards={recipe}", "model.dtype=float32",
         f"rollouts.engine={engine}", "rollouts.group_size=4", "rollouts.max_frames=12", "trainer.steps=3",
+        "rollouts.kv_cache_gib=0.1",
         "trainer.prompts_per_step=3", "evaluation.enabled=false",
     ]  # fmt: skip
 
