@@ -107,6 +107,8 @@ def run_main(command: Callable[[], None]) -> int:
             # TRL's own way to vLLM isn't used
             warnings.filterwarnings("ignore", "TRL currently supports vLLM", UserWarning)
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|vllm")
+            # of the keys and values that a layer returns, to which nothing writes
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
             command()
     except AuralignError as error:
         print(f"error: {error}", file=sys.stderr)

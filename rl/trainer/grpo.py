@@ -218,23 +218,18 @@ class DualARTrainer(GRPOTrainer):
         total = torch.zeros((), device=self.accelerator.device)
         samples = [self.samples[place] for place in index.tolist()]
         batches = micro_batches(samples, self.run.trainer.micro_batch_tokens)
+        spare = self.learners.most(len(batches)) - len(batches) if self.run.cluster.shard else 0
         for places in batches:
             loss = self._compute_loss(model, {"index": index[places], "advantages": advantages[places]})
             self.accelerator.backward(loss)
             total += loss.detach()
-        if self.run.cluster.shard:
-            last = {"index": index[places], "advantages": advantages[places]}
-            self._keep_company(model, last, len(batches))
+        sums = dict(self.sums)
+        for _ in range(spare):  # they count for nothing: others still need this share of the layers
+            loss = self._compute_loss(model, {"index": index[places], "advantages": advantages[places]})
+            self.accelerator.backward(0.0 * loss)
+        self.sums = sums
         self._step += 1
         return total
-
-    def _keep_company(self, model: torch.nn.Module, inputs: dict[str, Tensor], passes: int) -> None:
-        """Passes that count for nothing, as long as other learners need this one's share of each layer."""
-        most = self.learners.add({"max_passes": torch.tensor(passes)})["max_passes"]
-        sums = dict(self.sums)
-        for _ in range(int(most) - passes):
-            self.accelerator.backward(0.0 * self._compute_loss(model, inputs))
-        self.sums = sums
 
     def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         places = inputs["index"].tolist()

@@ -73,6 +73,10 @@ class Learners:
             name: float(largest[i] if name.startswith("max_") else added[i]) for i, name in enumerate(names)
         }
 
+    def most(self, count: int) -> int:
+        """The largest of the learners' counts."""
+        return int(self.add({"max_count": torch.tensor(count)})["max_count"])
+
     def add_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Give each parameter the sum of its gradients on all learners; one without a gradient counts as 0.
 

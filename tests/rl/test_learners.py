@@ -90,6 +90,7 @@ def assert_same(left: Path, right: Path, exact: bool = False) -> None:
     """The same steps, rollouts, losses and weights."""
     a, b = read_metrics(left / "metrics.jsonl"), read_metrics(right / "metrics.jsonl")
     assert [row["step"] for row in a] == [row["step"] for row in b] == list(range(1, len(a) + 1))
+    assert a[0]["learner/grad_norm"] > 1e-6
     for one_row, other in zip(a, b, strict=True):
         for name in ("learner/loss", "learner/grad_norm", "learner/kl_fast", "learner/entropy_slow"):
             assert other[name] == pytest.approx(one_row[name], rel=SAME, abs=0 if exact else SAME), name
