@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from rl.errors import ConfigError, LearnerLostError
 from rl.seeds import derive_seed
@@ -105,9 +106,9 @@ def launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def restarted() -> bool:
-    """Whether torchrun or accelerate has started the learners again, after one of them died."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """How often torchrun or accelerate has started the learners again, after one of them died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 @contextmanager
@@ -130,7 +131,10 @@ def joined(expected: int) -> Iterator[Learners]:
         if torch.cuda.is_available():
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = BACKEND_GPU if torch.cuda.is_available() else BACKEND_CPU
-        dist.init_process_group(backend, timeout=PATIENCE)
+        store, rank, _ = next(rendezvous("env://"))
+        # torchrun's store outlives a restart, and with it the addresses of learners that are gone
+        store = dist.PrefixStore(f"start_{restarts()}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield Learners(dist.get_rank(), size)
     finally:

@@ -25,7 +25,7 @@ from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter, merged_weights, merging
 from rl.trainer.checkpoints import CHECKPOINTS, last_checkpoint
 from rl.trainer.grpo import DualARTrainer
-from rl.trainer.learners import Learners, joined, launched, restarted
+from rl.trainer.learners import Learners, joined, launched, restarts
 from rl.trainer.sharding import shard_frozen
 from rollouts.engine import stream
 from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
@@ -44,7 +44,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 
         return supervise(config, resume)
     folder = resume or run_folder(config)
-    if restarted() and (folder / METRICS_FILE).exists():
+    if restarts() and (folder / METRICS_FILE).exists():
         resume = folder
     with joined(config.cluster.learners) as learners:
         checkpoint, done = learners.deal(lambda: [_begin(config, folder, resume, learners)] * learners.size)

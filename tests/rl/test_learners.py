@@ -120,6 +120,7 @@ def test_a_checkpoint_of_two_resumes_on_one(two: Path) -> None:
     assert_same(two, run)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_two_resumes_on_three(two: Path) -> None:
     run = cut(two, "on_three")
     finish(torchrun(3, "--resume", str(run), "cluster.learners=3"))
