@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -109,6 +111,8 @@ def run_main(command: Callable[[], None]) -> int:
             warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|vllm")
             # of the keys and values that a layer returns, to which nothing writes
             warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+            os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+            logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # that a CPU has no Triton
             command()
     except AuralignError as error:
         print(f"error: {error}", file=sys.stderr)
