@@ -271,10 +271,9 @@ def _engine(plan: Plan) -> Iterator[Component]:
         yield Component("KV cache", int(run.rollouts.kv_cache_gib * 2**30), place, awake, own)
         read = run.trainer.prompts_per_step * plan.prompt
         tokens = STEP_TOKENS if on_gpu else min(STEP_TOKENS, read)
-    else:  # the old and the new cache live while a frame is added
-        group = run.rollouts.group_size
-        rows = min(max(1, run.rollouts.batch_size // group) * group, plan.rollouts)
-        cache = 2 * rows * plan.length * kv_bytes(policy, dtype)
+    else:
+        rows = min(run.rollouts.batch_size, plan.rollouts)
+        cache = rows * plan.length * kv_bytes(policy, dtype)
         yield Component("KV cache", cache, place, ("sample",), own)
         tokens = max(rows, plan.prompt)
     slow = policy.text_config

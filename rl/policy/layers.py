@@ -10,6 +10,32 @@ from torch import Tensor, nn
 
 from rl.policy.configuration import ARConfig, DualARConfig
 
+
+@dataclass(frozen=True)
+class Room:
+    """A layer's keys and values ``[B, kv_heads, room, head_dim]``, made beforehand and filled in place.
+
+    ``place``: where new ones go: all rows' from there on, or each row's single one at its own ``[B]``.
+    ``end``: the first column that no row has filled yet.
+    """
+
+    keys: Tensor
+    values: Tensor
+    place: int | Tensor
+    end: int
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the new ones; all up to ``end``, which are views."""
+        for held, new in ((self.keys, keys), (self.values, values)):
+            if isinstance(self.place, int):
+                held[:, :, self.place : self.end] = new
+            else:
+                held[torch.arange(len(new), device=new.device), :, self.place] = new[:, :, 0]
+        return self.keys[:, :, : self.end], self.values[:, :, : self.end]
+
+
+Past = tuple[Tensor, Tensor] | Room
+"""A layer's earlier keys and values, ``[B, kv_heads, T, head_dim]`` each, or the room that holds them."""
 KVCache = list[tuple[Tensor, Tensor]]  # per layer: keys and values [B, kv_heads, T, head_dim]
 
 
@@ -95,7 +121,7 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
 
     def forward(
-        self, x: Tensor, table: Tensor, mask: Mask, past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, table: Tensor, mask: Mask, past: Past | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         batch, length, _ = x.shape
         split = [self.heads, self.kv_heads, self.kv_heads]
@@ -104,7 +130,9 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         q, k = rotate(q, table), rotate(k, table)
-        if past is not None:
+        if isinstance(past, Room):
+            k, v = past.extend(k, v)
+        elif past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         return self.wo(attend(q, k, v, mask).transpose(1, 2).flatten(2)), (k, v)
 
@@ -133,7 +161,7 @@ class Block(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
 
     def forward(
-        self, x: Tensor, table: Tensor, mask: Mask, past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, table: Tensor, mask: Mask, past: Past | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         attended, present = self.attention(self.attention_norm(x), table, mask, past)
         x = x + attended

@@ -8,6 +8,7 @@ codes is `DualARConfig.feedback`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from rl.policy.configuration import ARConfig, DualARConfig
-from rl.policy.layers import Block, KVCache, Mask, RMSNorm, ZeroLinear, adaptor, rope_table
+from rl.policy.layers import Block, KVCache, Mask, Past, RMSNorm, ZeroLinear, adaptor, rope_table
 
 
 def embed_rows(
@@ -49,7 +50,7 @@ class _Stack(nn.Module):
     gradient_checkpointing = False
 
     def run(
-        self, x: Tensor, positions: Tensor, mask: Mask = None, past: KVCache | None = None
+        self, x: Tensor, positions: Tensor, mask: Mask = None, past: Sequence[Past] | None = None
     ) -> tuple[Tensor, KVCache]:
         """Normed hidden states of ``x`` ``[B, T, dim]`` at ``positions`` ``[B, T]`` or ``[T]``; the cache."""
         table = rope_table(positions, self.ar_config.head_dim, self.ar_config.rope_base)
@@ -152,13 +153,13 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         rows: Tensor,
         positions: Tensor | None = None,
         mask: Mask = None,
-        past: KVCache | None = None,
+        past: Sequence[Past] | None = None,
         **_: Any,
     ) -> DualAROutput:
-        """The slow AR over ``rows`` ``[B, 1 + K, T]`` (see :meth:`_Stack.run` for the rest)."""
+        """The slow AR over ``rows`` ``[B, 1 + K, T]``, from position 0 on where ``positions`` is None (see
+        :meth:`_Stack.run` for the rest)."""
         if positions is None:
-            start = past[0][0].shape[2] if past is not None else 0
-            positions = torch.arange(start, start + rows.shape[2], device=rows.device)
+            positions = torch.arange(rows.shape[2], device=rows.device)
         hidden, cache = self.text_model.model.run(self.embed(rows), positions, mask, past)
         return DualAROutput(hidden=hidden, past=cache)
 

@@ -1,8 +1,10 @@
 """How fast the engines sample: vllm, torch in batches, and a loop over single samples, on the same weights.
 
-A random policy (8 layers of 512 slow, 4 of 512 fast, 10 codebooks of 1024, fp32), 8 prompts x 16 samples.
-The loop has a KV cache and a batch of 1, as the published implementation samples; it takes one sample of
-each prompt. Times include the prompts.
+A random policy (8 layers of 512 slow, 4 of 512 fast, 10 codebooks of 1024, fp32), 16 samples of each prompt.
+Times include the prompts; the three take turns. What they can reach is the time of the model's products with
+its weights alone: at a batch of 128 that is arithmetic, at a batch of 1 reading the weights.
+
+How full the batch stays when samples differ in length is counted with the embedded voice.
 """
 
 from __future__ import annotations
@@ -12,22 +14,42 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
-from torch import nn
 
 from rl.policy import DualARConfig, DualARForCausalLM
 from rl.policy.loading import EMBEDDED, load_policy
-from rollouts.engine import Engine
+from rl.policy.prompts import prompt_rows
+from rollouts.engine import Engine, StreamingEngine
+from rollouts.noise import uniforms
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, SamplingParams
 from rollouts.vllm.engine import VllmEngine, VllmOptions
-from scripts.benchmarks.machine import matmul_peak
+from scripts.benchmarks.loop import Products, sample
+from scripts.benchmarks.machine import describe
 
 SIZES = {"dim": 512, "n_head": 8, "n_local_heads": 8, "head_dim": 64, "intermediate_size": 1536}
-PROMPTS = [Prompt(str(i), f"Sentence number {i}, of about the usual length.", "") for i in range(8)]
+SAMPLES, BATCH = 16, 128
+LOOP_PROMPTS = 2
+"""How many the loop says, once each: a batch of 1 is as fast with any number."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Frames per second, of the clock and of the processor's time."""
+
+    wall: float
+    cpu: float
+
+
+def make_prompts(count: int) -> list[Prompt]:
+    """Different sentences of about the same length."""
+    return [Prompt(str(i), f"Sentence number {i}, of about the usual length.", "") for i in range(count)]
 
 
 def make_checkpoint(folder: Path) -> Path:
@@ -45,76 +67,145 @@ def make_checkpoint(folder: Path) -> Path:
     return folder
 
 
-def measure(engine: Engine, samples: int, frames: int) -> tuple[float, float]:
-    """Frames per second of one call, and its seconds."""
-    start = time.perf_counter()
-    rollouts = engine.generate(PROMPTS, samples, SamplingParams(max_frames=frames), seed=1)
-    seconds = time.perf_counter() - start
-    return sum(len(rollout.codes) for rollout in rollouts) / seconds, seconds
+def measure(run: Callable[[], int]) -> Speed:
+    """Of a call that returns how many frames it made."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    frames = run()
+    return Speed(frames / (time.perf_counter() - wall), frames / (time.process_time() - cpu))
 
 
-class Stopwatch:
-    """Sums the time spent in a module's forward."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.seconds = self.started = 0.0
-        module.register_forward_pre_hook(self._start)
-        module.register_forward_hook(self._stop)
-
-    def _start(self, *_: object) -> None:
-        self.started = time.perf_counter()
-
-    def _stop(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self.started
+def middle(speeds: Sequence[Speed]) -> Speed:
+    """Medians."""
+    return Speed(median(speed.wall for speed in speeds), median(speed.cpu for speed in speeds))
 
 
-def flops_per_frame(model: DualARForCausalLM) -> float:
-    """Of the matrix products with weights: one slow position and its head, K fast positions, K - 1 heads."""
-    config, count = model.config, lambda layers: sum(p.numel() for p in layers.parameters() if p.dim() == 2)
-    fast, books = model.audio_decoder, config.num_codebooks
-    slow_head = (config.semantic_size + 1) * config.text_config.dim
-    weights = count(model.text_model.model.layers) + slow_head
-    weights += books * count(fast.layers) + (books - 1) * fast.output.weight.numel()
-    return 2.0 * weights
+class Samplers:
+    """The engines and the loop on one policy."""
+
+    def __init__(self, checkpoint: Path, compiled: bool) -> None:
+        self.model, self.tokenizer = load_policy(str(checkpoint))
+        self.torch = TorchEngine(self.model, self.tokenizer, BATCH)
+        self.vllm = VllmEngine(checkpoint, self.tokenizer, options=VllmOptions(BATCH, eager=not compiled))
+
+    def run_torch(self, prompts: Sequence[Prompt], frames: int) -> int:
+        """Frames that the torch engine made."""
+        return _frames_of(self.torch, prompts, frames)
+
+    def run_vllm(self, prompts: Sequence[Prompt], frames: int) -> int:
+        """Frames that vLLM made, with nothing in its prefix cache at first."""
+        self.vllm.load_weights({})
+        return _frames_of(self.vllm, prompts, frames)
+
+    def run_loop(self, prompts: Sequence[Prompt], frames: int) -> int:
+        """Frames that the loop made."""
+        made = 0
+        for prompt in prompts[:LOOP_PROMPTS]:
+            rows = prompt_rows(prompt, self.tokenizer, self.model.config)
+            noise = torch.from_numpy(uniforms(1, prompt.id, 0, frames, self.model.config.num_codebooks))
+            made += len(sample(self.model, rows, noise))
+        return made
+
+
+def _frames_of(engine: Engine, prompts: Sequence[Prompt], frames: int) -> int:
+    rollouts = engine.generate(prompts, SAMPLES, SamplingParams(max_frames=frames), seed=1)
+    return sum(len(rollout.codes) for rollout in rollouts)
+
+
+def compare(samplers: Samplers, prompts: Sequence[Prompt], frames: int, repeats: int) -> dict[str, Speed]:
+    """Medians of the engines, the loop, and the products alone at the engines' and at the loop's batch."""
+    many, single = Products(samplers.model, BATCH), Products(samplers.model, 1)
+    runs = {
+        "vllm": lambda: samplers.run_vllm(prompts, frames),
+        "torch": lambda: samplers.run_torch(prompts, frames),
+        "loop": lambda: samplers.run_loop(prompts, frames),
+        "products, batch": lambda: many.repeat(4),
+        "products, loop": lambda: single.repeat(32),
+    }
+    speeds: dict[str, list[Speed]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            speeds[name].append(measure(run))
+    return {name: middle(found) for name, found in speeds.items()}
+
+
+def report(prompts: int, speeds: dict[str, Speed]) -> None:
+    """Print a table of one comparison: by the clock, then by the processor's time."""
+    print(f"\n{prompts} prompts x {SAMPLES}{'':8}frames/s  x loop  of bound{'':6}per cpu s  x loop  of bound")
+    for name, speed in speeds.items():
+        bound = speeds["products, loop" if name == "loop" else "products, batch"]
+        cells = [
+            f"{own:13.1f}{own / loop:8.1f}{own / most:10.0%}"
+            for own, loop, most in (
+                (speed.wall, speeds["loop"].wall, bound.wall),
+                (speed.cpu, speeds["loop"].cpu, bound.cpu),
+            )
+        ]
+        print(f"{name:16}{'  '.join(cells)}")
+    most = speeds["products, batch"].wall / speeds["products, loop"].wall
+    print(f"at most {most:.1f} x, were there nothing but products with weights")
+
+
+def occupancy(engine: StreamingEngine, fast: Any, books: int, size: int) -> float:
+    """The mean share of the batch's rows that are in use, over the steps in which a sample waits.
+
+    ``fast``: the engine's fast AR, whose head is called ``books - 1`` times a step.
+    """
+    prompts = [Prompt(str(i), " ".join(["One more word."] * (1 + i % 4)), "") for i in range(12)]
+    rows, ends = list[int](), list[int]()
+    hook = fast.output.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0])))
+    for _ in engine.stream(prompts, SAMPLES, SamplingParams(max_frames=96), seed=1):
+        ends.append(len(rows) // (books - 1))
+    hook.remove()
+    steps = rows[:: books - 1]
+    unfinished = [sum(end > step for end in ends) for step in range(len(steps))]
+    full = [used for used, left in zip(steps, unfinished, strict=True) if left > used]
+    return sum(full) / len(full) / size
+
+
+def occupancies(size: int = 32) -> dict[str, float]:
+    """Of both engines, sampling the embedded voice at a batch of ``size``."""
+    folder = EMBEDDED / "policy"
+    model, tokenizer = load_policy(str(folder))
+    books = model.config.num_codebooks
+    found = {"torch": occupancy(TorchEngine(model, tokenizer, size), model.audio_decoder, books, size)}
+    vllm = VllmEngine(folder, tokenizer, options=VllmOptions(size))
+    [fast] = vllm.llm.apply_model(lambda loaded: loaded.audio_decoder)
+    found["vllm"] = occupancy(vllm, fast, books, size)
+    vllm.close()
+    return found
 
 
 def main(argv: Sequence[str]) -> None:
-    """Run the three samplers and print what they reach."""
+    """Run all samplers and print what they reach."""
     parser = argparse.ArgumentParser(
         prog="bench.py rollouts", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--frames", type=int, default=64, help="of each sample")
+    parser.add_argument("--prompts", type=int, nargs="+", default=[8], help="how many, one table each")
+    parser.add_argument("--repeats", type=int, default=3, help="of each sampler; the median counts")
     parser.add_argument("--compiled", action="store_true", help="compile vllm's slow AR")
     args = parser.parse_args(argv)
+    machine = describe()
+    print("{processor}, {cores} cores, {threads} threads, torch {torch}".format_map(machine))
+    print("matmul {matmul_gflops} GFLOP/s, copy {copy_gb_per_s} GB/s".format_map(machine))
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = make_checkpoint(Path(folder))
-        model, tokenizer = load_policy(folder)
-        vllm = VllmEngine(checkpoint, tokenizer, options=VllmOptions(eager=not args.compiled))
-        measure(vllm, 16, 2)  # warms up
-        vllm.load_weights({})  # empties the prefix cache
-        [fast] = vllm.llm.apply_model(lambda loaded: loaded.audio_decoder)
-        watch = Stopwatch(fast)
-        speeds = {}
-        speeds["vllm"], seconds = measure(vllm, 16, args.frames)
-        fast_share = watch.seconds / seconds
-        cached = vllm.stats.cached_tokens / vllm.stats.prompt_tokens
-        vllm.close()
-    for name, batch, samples in (("torch", 128, 16), ("batch-1 loop", 1, 1)):
-        engine = TorchEngine(model, tokenizer, batch)
-        measure(engine, samples, 2)
-        speeds[name], _ = measure(engine, samples, args.frames)
-    share = flops_per_frame(model) * speeds["vllm"] / matmul_peak()
-    for name, speed in speeds.items():
-        print(f"{name:14}{speed:9.1f} frames/s{speed / speeds['batch-1 loop']:9.1f} x the loop")
-    print(f"vllm: {fast_share:.0%} of the time in the fast AR, {share:.0%} of the machine's matmul peak,")
-    print(f"{cached:.0%} of the prompt tokens from the prefix cache; {torch.get_num_threads()} threads")
-    result = {
-        "frames_per_s": {name: round(speed, 2) for name, speed in speeds.items()},
-        "vllm_over_loop": round(speeds["vllm"] / speeds["batch-1 loop"], 2),
-        "vllm_over_torch": round(speeds["vllm"] / speeds["torch"], 2),
-        "fast_ar_share": round(fast_share, 3),
-        "matmul_peak_share": round(share, 3),
-        "prefix_cache_share": round(cached, 3),
-        "threads": torch.get_num_threads(),
+        samplers = Samplers(make_checkpoint(Path(folder)), args.compiled)
+        for warm_up in (samplers.run_vllm, samplers.run_torch, samplers.run_loop):
+            warm_up(make_prompts(8), 2)
+        tables = {}
+        for count in args.prompts:
+            tables[count] = compare(samplers, make_prompts(count), args.frames, args.repeats)
+            report(count, tables[count])
+        samplers.vllm.close()
+    products = (
+        tables[args.prompts[0]]["products, batch"].wall / BATCH * Products(samplers.model, BATCH).flops()
+    )
+    full = occupancies()
+    print(
+        f"\nthe products at {BATCH} rows: {products / machine['matmul_gflops'] / 1e9:.0%} of the matmul peak"
+    )
+    print("rows in use while samples wait:", ", ".join(f"{name} {share:.1%}" for name, share in full.items()))
+    speeds = {
+        count: {name: asdict(speed) for name, speed in table.items()} for count, table in tables.items()
     }
-    print(json.dumps(result))
+    print(json.dumps({"machine": machine, "frames_per_s": speeds, "rows_in_use": full}))

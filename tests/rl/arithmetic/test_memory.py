@@ -119,9 +119,9 @@ def test_logits_by_hand() -> None:
     assert micro_batch(plan("trainer.micro_batch_tokens=100")) == (640, 512), "a sample is never cut"
 
 
-def test_the_torch_engine_has_two_caches_while_it_adds_a_frame() -> None:
+def test_the_torch_engines_cache_has_room_for_all_frames() -> None:
     found = sizes(components(plan(engine="torch")))
-    assert found["KV cache"] == 2 * 128 * (128 + 512) * 147_456
+    assert found["KV cache"] == 128 * (128 + 512) * 147_456
 
 
 def test_without_a_gpu_all_is_the_hosts() -> None:
