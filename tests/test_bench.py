@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from rl.policy.loading import load_policy
+from rl.policy.prompts import prompt_rows
+from rollouts.noise import uniforms
+from rollouts.torch_engine import TorchEngine
+from rollouts.types import Prompt, SamplingParams
 from scripts import bench
 from scripts.benchmarks import learner
+from scripts.benchmarks.loop import Products, sample
+
+POLICY = Path(__file__).parent / "rl" / "fixtures" / "s2_tiny"
 
 
 @pytest.mark.parametrize("part", ["learner", "rewards"])
@@ -37,3 +47,27 @@ def test_the_plain_step_has_our_loss_and_gradient(monkeypatch: pytest.MonkeyPatc
     largest = gradients[0].abs().max()
     assert largest > 0
     torch.testing.assert_close(gradients[0] / largest, gradients[1] / largest, atol=1e-5, rtol=0)
+
+
+def test_the_plain_loop_samples_what_the_engine_does() -> None:
+    model, tokenizer = load_policy(str(POLICY))
+    prompt = Prompt("long", "A much longer line, with more to say.", "")
+    rows = prompt_rows(prompt, tokenizer, model.config)
+    rollouts = TorchEngine(model, tokenizer).generate([prompt], 4, SamplingParams(max_frames=20), seed=7)
+    assert {rollout.finish_reason for rollout in rollouts} == {"eos", "length"}
+    for rollout in rollouts:
+        noise = uniforms(7, prompt.id, rollout.sample_index, 20, model.config.num_codebooks)
+        np.testing.assert_array_equal(sample(model, rows, torch.from_numpy(noise)), rollout.codes)
+
+
+def test_the_products_are_those_of_a_frame() -> None:
+    """Each weight of the fast AR as often as it has positions; of the slow head what may be sampled."""
+    model, _ = load_policy(str(POLICY))
+    config, fast = model.config, model.audio_decoder
+
+    def count(layers: torch.nn.Module) -> int:
+        return sum(p.numel() for p in layers.parameters() if p.dim() == 2)
+
+    weights = count(model.text_model.model.layers) + (config.semantic_size + 1) * config.text_config.dim
+    weights += config.num_codebooks * count(fast.layers) + (config.num_codebooks - 1) * count(fast.output)
+    assert Products(model, 3).flops() == 2 * 3 * weights

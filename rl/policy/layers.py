@@ -66,10 +66,16 @@ def rope_table(positions: Tensor, head_dim: int, base: float) -> Tensor:
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Rotate adjacent pairs (2i, 2i + 1) of ``x`` ``[B, heads, T, head_dim]`` in fp32, then cast back.
 
-    As products of complex numbers: one pass over ``x``, where real parts by themselves take many.
+    As products of complex numbers that is one pass over ``x``; a compiler, which has none, fuses real ones.
     """
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * torch.view_as_complex(table)).flatten(-2).to(x.dtype)
+    pairs = x.float().unflatten(-1, (-1, 2))
+    if torch.compiler.is_compiling():
+        cos, sin = table[..., 0], table[..., 1]
+        even, odd = pairs[..., 0], pairs[..., 1]
+        rotated = torch.stack([even * cos - odd * sin, odd * cos + even * sin], -1)
+    else:
+        rotated = torch.view_as_real(torch.view_as_complex(pairs) * torch.view_as_complex(table))
+    return rotated.flatten(-2).to(x.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:

@@ -60,10 +60,11 @@ class CachedAttention(nn.Module):
 
 
 class FastBlock(nn.Module):
-    """Pre-norm attention and feed-forward."""
+    """Pre-norm attention and feed-forward. Of the ``top`` one only the last position is read."""
 
-    def __init__(self, config: ARConfig) -> None:
+    def __init__(self, config: ARConfig, top: bool) -> None:
         super().__init__()
+        self.top = top
         self.attention = CachedAttention(config)
         self.feed_forward = FusedFeedForward(config)
         self.attention_norm = RMSNorm(config.dim, config.norm_eps)
@@ -71,6 +72,7 @@ class FastBlock(nn.Module):
 
     def forward(self, x: Tensor, table: Tensor, start: int, keys: Tensor, values: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), table, start, keys, values)
+        x = x[:, -1:] if self.top else x
         return x + self.feed_forward(self.ffn_norm(x))
 
 
@@ -93,7 +95,7 @@ class FastDecoder(nn.Module):
         else:
             self.project_in = nn.Identity()
         self.embeddings = nn.Embedding(own.vocab_size, own.dim)
-        self.layers = nn.ModuleList(FastBlock(own) for _ in range(own.n_layer))
+        self.layers = nn.ModuleList(FastBlock(own, i == own.n_layer - 1) for i in range(own.n_layer))
         self.norm = RMSNorm(own.dim, own.norm_eps)
         self.output = nn.Linear(own.dim, own.vocab_size, bias=False)
         table = rope_table(torch.arange(config.num_codebooks), own.head_dim, own.rope_base)

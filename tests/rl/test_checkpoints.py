@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from rl.errors import CheckpointError
 from rl.policy import DualARConfig, DualARForCausalLM
 from rl.policy.files import fingerprint, weight_files
-from rl.policy.layers import rope_table
+from rl.policy.layers import rope_table, rotate
 from rl.policy.loading import checkpoint_folder, load_policy
 
 GOLDEN = Path(__file__).parent / "fixtures" / "s2_tiny"
@@ -72,6 +72,15 @@ def test_rope_tables_are_rounded_to_bfloat16() -> None:
     assert torch.equal(table, table.bfloat16().float())
     exact = torch.cos(torch.arange(100)[:, None] / 1e6 ** (torch.arange(0, 128, 2) / 128))
     assert 1e-4 < (table[..., 0] - exact).abs().max() < 2**-8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_and_not_the_rotation_is_the_same(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 5, 3, 16, generator=torch.Generator().manual_seed(0)).to(dtype).transpose(1, 2)
+    table = rope_table(torch.arange(5), 16, 1e6)
+    compiled = torch.compile(rotate, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x, table), rotate(x, table))
+    assert torch.equal(rotate(x, table)[:, :, 0], x[:, :, 0])
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from rollouts.noise import uniforms
 from rollouts.torch_engine import TorchEngine, draw
 from rollouts.types import Prompt, Reference, SamplingParams
 from tests.one_turn import likelihood
+from tests.rollouts.vllm_cases import assert_same_rollouts
 
 GOLDEN = Path(__file__).parent.parent / "rl" / "fixtures" / "s2_tiny"
 CODES = np.random.Generator(np.random.Philox(key=3)).integers(0, 32, (7, 10))
@@ -51,13 +52,31 @@ def test_sampler_and_learner_agree_on_every_token(engine: TorchEngine) -> None:
 def test_a_sample_does_not_change_with_its_batch(engine: TorchEngine) -> None:
     sampling = SamplingParams(max_frames=10)
     together = engine.generate(PROMPTS, 4, sampling, seed=1)
-    alone = TorchEngine(engine.model, engine.tokenizer, batch_size=1)
+    alone, few = (TorchEngine(engine.model, engine.tokenizer, size) for size in (1, 5))
+    assert_same_rollouts(together, few.generate(PROMPTS, 4, sampling, seed=1))
     apart = [r for p in reversed(PROMPTS) for r in alone.generate([p], 4, sampling, seed=1)]
     found = {(r.prompt.id, r.sample_index): r for r in apart}
     for r in together:
         other = found[r.prompt.id, r.sample_index]
         np.testing.assert_array_equal(r.codes, other.codes)
         np.testing.assert_allclose(r.logprobs, other.logprobs, atol=1e-5)
+
+
+def test_who_waits_takes_the_place_of_who_ended(engine: TorchEngine) -> None:
+    """All rows are in use until no sample waits: their number only falls. A prompt is read once."""
+    few, books = TorchEngine(engine.model, engine.tokenizer, batch_size=5), engine.model.config.num_codebooks
+    rows = list[int]()
+    hook = engine.model.audio_decoder.output.register_forward_pre_hook(
+        lambda _, inputs: rows.append(len(inputs[0]))
+    )
+    lengths = [len(r.codes) for r in few.stream(PROMPTS, 8, SamplingParams(0.8, 12), seed=5)]
+    hook.remove()
+    frames = rows[:: books - 1]
+    assert len(set(lengths)) > 2
+    assert sum(frames) == sum(lengths)
+    assert frames == sorted(frames, reverse=True)
+    assert frames[0] == 5
+    assert few.stats.prompt_tokens == 8 * (few.stats.prompt_tokens - few.stats.cached_tokens)
 
 
 def test_seeds_and_samples_differ(engine: TorchEngine) -> None:
