@@ -47,7 +47,7 @@ class Batch:
     def __init__(self, config: DualARConfig, size: int, columns: int, frames: int, like: Tensor) -> None:
         text, books = config.text_config, config.num_codebooks
         kept = text.dim if config.feedback == "first" else 0
-        self.size, self.count, self.frames = size, 0, frames
+        self.count, self.frames = 0, frames
         self.samples, self.lengths, self.times = ([0] * size for _ in range(3))
         # what lies beyond a row's length is masked, but must be finite
         self.cache = like.new_zeros(text.n_layer, 2, size, text.n_local_heads, columns, text.head_dim)

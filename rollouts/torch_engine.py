@@ -122,19 +122,18 @@ class TorchEngine:
         """
         model, config, frames = self.model, self.model.config, sampling.max_frames
         inputs = [prompt_rows(prompt, self.tokenizer, config) for prompt in prompts]
-        columns = max(rows.shape[1] for rows in inputs) + frames
+        columns = max((rows.shape[1] for rows in inputs), default=0) + frames
         size = min(self.batch_size, len(prompts) * n)
         batch = Batch(config, size, columns, frames, model.audio_decoder.output.weight)
         waiting = self._starts(inputs, n)
-        begun = 0
+        begun = 0  # rows whose frame has its first code
         while True:
-            if begun < batch.count:
-                yield from self._begin_frames(batch, begun, sampling.temperature)
-            begun = batch.count
-            for sample, start in islice(waiting, size - begun):
+            for sample, start in islice(waiting, size - batch.count):
                 noise = uniforms(seed, prompts[sample // n].id, sample % n, frames, config.num_codebooks)
                 batch.add(sample, start, torch.from_numpy(noise))
             if begun < batch.count:
+                yield from self._begin_frames(batch, begun, sampling.temperature)
+                begun = batch.count
                 continue
             if not batch.count:
                 return
