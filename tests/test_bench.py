@@ -81,7 +81,4 @@ def test_the_slope_of_memory_by_hand() -> None:
     steady = [100.0 + 0.5 * (i % 2) for i in range(200)]
     assert soak.slope(steady) == (0.0, 0.0, 0.0)
     growing = [100 + i / 64 for i in range(200)]  # 16 KiB a step
-    assert soak.slope([*growing[:100], *(size + 50 for size in growing[100:])])[0] == pytest.approx(
-        16, rel=0.5
-    )
     assert soak.slope(growing) == pytest.approx((16.0, 16.0, 16.0))

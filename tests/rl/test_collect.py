@@ -24,6 +24,7 @@ from rl.trainer.run import CHECKPOINTS, train
 from rollouts.store import iter_steps
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, Rollout, SamplingParams
+from tests.rl.test_learners import finish, torchrun
 
 # checkpoints after steps 3 and 5, so that steps 1 and 4 are sampled by the newest policy
 SETTINGS = (
@@ -193,6 +194,22 @@ def test_a_killed_run_resumed(configure: Configure, whole: Path, tmp_path: Path)
     assert [row["step"] for row in read_metrics(folder / "metrics.jsonl")] == [1, 2, 3, 4]
     train(config, resume=folder)
     assert_same_end(whole, folder)
+
+
+@pytest.mark.slow
+def test_two_learners_one_step_ahead_are_one(configure: Configure, whole: Path, tmp_path: Path) -> None:
+    config = configure(*SETTINGS, "name=two", "cluster.learners=2")
+    save_resolved(config, tmp_path / "two.yaml")
+    finish(torchrun(2, "--config", str(tmp_path / "two.yaml")))
+    two = Path(config.output_dir, "two")
+    for left, right in zip(iter_steps(whole), iter_steps(two), strict=True):
+        for a, b in zip(left.rollouts, right.rollouts, strict=True):
+            np.testing.assert_array_equal(a.codes, b.codes)
+            assert a.policy_version == b.policy_version
+    rows = zip(read_metrics(whole / "metrics.jsonl"), read_metrics(two / "metrics.jsonl"), strict=True)
+    for one, other in rows:
+        for name in ("learner/loss", "learner/grad_norm", "learner/ess_fast", "rollout/stale"):
+            assert other[name] == pytest.approx(one[name], rel=1e-4, abs=1e-5), name
 
 
 class Failing(TorchEngine):
