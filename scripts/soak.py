@@ -29,6 +29,7 @@ SMALL = (
     "rollouts.kv_cache_gib=0.02",  # all of which is touched soon
     "trainer.save_every=20",
     "evaluation.enabled=false",
+    "evaluation.monitors.outside=null",  # it would start Ray
     "trainer.log_every=50",
 )
 MAIN = "import sys; from rl.cli.train import main; sys.exit(main(sys.argv[1:]))"
