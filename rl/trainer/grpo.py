@@ -267,6 +267,7 @@ class DualARTrainer(GRPOTrainer):
                 self.report(self.state.global_step // self.num_iterations, metrics)
                 logs = {**logs, **metrics}
         super().log(logs, start_time)
+        self.state.log_history.clear()  # it would grow with the run, and so would every checkpoint
 
     def _metrics_of_step(
         self, logs: dict[str, float], sums: dict[str, float], record: StepRecord
