@@ -142,7 +142,6 @@ def _heard_units(heard: Sequence[tuple[str, float]]) -> tuple[list[str], list[fl
     return units, logps
 
 
-
 def spoken_words(text: str) -> str:
     """The text without ``<|...|>`` and ``[...]`` tags, blanks collapsed."""
     return " ".join(TAG.sub(" ", text).split())

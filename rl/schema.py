@@ -166,6 +166,13 @@ class TrainerConfig:
         "min(learner / sampler, this); null: no correction",
         at_least=1,
     )
+    steps_ahead: int = option(
+        0,
+        "1: the next step's rollouts are sampled and scored while the learner still computes this one's "
+        "gradient, so by the policy from before it (needs importance_cap); 0: after it",
+        at_least=0,
+        at_most=1,
+    )
     num_iterations: int = option(1, "optimiser passes over each step's rollouts", at_least=1)
     micro_batch_tokens: int = option(
         2048,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 from rich.progress import track
@@ -13,6 +12,7 @@ from rewards.graph import RewardGraph
 from rewards.types import Clip, Scores
 from rl.codec.base import Codec
 from rl.references import read_voice
+from rl.threads import pulled
 from rollouts.store import Split, StepRecord, quantise
 from rollouts.types import Prompt, Rollout
 
@@ -33,37 +33,58 @@ def score_rollouts(
 ) -> StepRecord:
     """Decode and score ``rollouts`` of ``prompts`` as they come, in any order.
 
-    The record has them prompt by prompt, the samples of each in their order. Its advantages are NaN: only the
-    learner has any. ``progress``: what a bar on the terminal says it waits for; None shows none.
+    A thread of its own takes them, so that sampling never waits for the decoder or the graph. The record has
+    them as `record_of` says. ``progress``: what a bar on the terminal says it waits for; None shows none.
     """
-    coming, came = iter(rollouts), list[tuple[Rollout, np.ndarray]]()
-    with graph.stream() as stream:
-        while some := list(islice(coming, DECODED_AT_ONCE)):
+    came: list[tuple[Rollout, np.ndarray]] = []
+    with pulled(rollouts, DECODED_AT_ONCE) as coming, graph.stream() as stream:
+        while some := stream.attend(coming).items:
             for rollout, wave in zip(some, codec.decode_batch([r.codes for r in some]), strict=True):
                 came.append((rollout, quantise(wave)))
                 stream.submit(clip_of(*came[-1], codec.sample_rate))
+            coming = coming.result().following
         finished = stream.rows()
         if progress:
             finished = iter(track(finished, progress, len(came), update_period=1.0))
         scored = dict(finished)
+    scores = Scores.of([scored[i] for i in range(len(came))], graph.output_names)
+    return record_of(
+        came, scores, prompts, codec.sample_rate, step=step, split=split, config_hash=config_hash
+    )
+
+
+def record_of(
+    came: Sequence[tuple[Rollout, np.ndarray]],
+    scores: Scores,
+    prompts: Sequence[Prompt],
+    sample_rate: int,
+    *,
+    step: int,
+    split: Split,
+    config_hash: str,
+) -> StepRecord:
+    """Rollouts of ``prompts`` with their audio, and ``scores`` in the same order, as one record.
+
+    It has them prompt by prompt, the samples of each in their order. Its advantages are NaN: only the learner
+    has any.
+    """
     groups = {prompt.id: group for group, prompt in enumerate(prompts)}
     order = sorted(range(len(came)), key=lambda i: (groups[came[i][0].prompt.id], came[i][0].sample_index))
-    scores = Scores.of([scored[i] for i in order], graph.output_names)
     ordered = [came[i] for i in order]
     return StepRecord(
         step=step,
         split=split,
         config_hash=config_hash,
-        sample_rate=codec.sample_rate,
+        sample_rate=sample_rate,
         rollouts=[rollout for rollout, _ in ordered],
         audio=[wave if np.isfinite(wave).all() else None for _, wave in ordered],
         group_ids=np.array([groups[rollout.prompt.id] for rollout, _ in ordered]),
-        values=scores.values,
-        total=scores.total,
+        values={name: column[order] for name, column in scores.values.items()},
+        total=scores.total[order],
         advantages=np.full(len(ordered), np.nan),
-        gated=scores.gated,
-        reasons=scores.reasons,
-        details=scores.details,
+        gated=scores.gated[order],
+        reasons=[scores.reasons[i] for i in order],
+        details=[scores.details[i] for i in order],
         submitted=np.array(order, dtype=np.int64),
     )
 

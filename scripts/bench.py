@@ -4,6 +4,7 @@
     OMP_NUM_THREADS=2 python scripts/bench.py learner
     OMP_NUM_THREADS=1 python scripts/bench.py rollouts --frames 64
     python scripts/bench.py rewards --config grpo_tiny
+    OMP_NUM_THREADS=1 python scripts/bench.py step --prompts 4
 
 `bench.py PART --help` explains a part's options. Each prints what it measured, and one JSON object last.
 """
@@ -23,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("learner", "rollouts", "rewards"))
+    parser.add_argument("part", choices=("learner", "rollouts", "rewards", "step"))
     parser.add_argument("options", nargs=argparse.REMAINDER, help="of the part")
     arguments = parser.parse_args()
     part = importlib.import_module(f"scripts.benchmarks.{arguments.part}")

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rewards.node import Node
 from rewards.run.pool import Pool
@@ -23,6 +23,7 @@ from rewards.types import Clip, ClipScore, Scores
 if TYPE_CHECKING:
     from rewards.graph import RewardGraph
 
+T = TypeVar("T")
 TRIES = 3
 """Workers that may die on a batch before its clips are missing."""
 
@@ -76,7 +77,7 @@ class Stream:
     """One pass of clips through a graph; made by `RewardGraph.stream`, used as a context manager.
 
     Only the caller's thread touches it: answers are taken, deadlines kept and inline nodes run within
-    `submit`, `rows` and `scores`. Leaving the context gives up what still runs.
+    `submit`, `attend`, `rows` and `scores`. Leaving the context gives up what still runs.
     """
 
     def __init__(self, graph: RewardGraph) -> None:
@@ -121,6 +122,13 @@ class Stream:
                 self._decide(lane, index)
         while self._step(block=False):
             pass
+
+    def attend(self, coming: Future[T]) -> T:
+        """What ``coming`` brings, once it is there; until then the clips submitted go their way."""
+        while not coming.done():
+            if not self._step(block=True, until=coming) and not self._calls:
+                wait([coming])
+        return coming.result()
 
     def rows(self) -> Iterator[tuple[int, ClipScore]]:
         """Place in the order of submission and score of every clip, as each is finished. Ends the input."""
@@ -182,26 +190,27 @@ class Stream:
         if self._left[index] == 0:
             self._finished.append(index)
 
-    def _step(self, block: bool) -> bool:
+    def _step(self, block: bool, until: Future | None = None) -> bool:
         """Start what can start, then take what is finished or overdue; whether there was any.
 
-        ``block``: wait for it, until a call ends, comes to its deadline, or its worker is loaded.
+        ``block``: wait for it, until a call ends, comes to its deadline, or its worker is loaded, or until
+        ``until`` is done.
         """
         self._start()
         if not self._calls:
             return False
         now = time.monotonic()
-        loading = set()
+        others = set() if until is None else {until}
         for call in self._calls.values():
             seconds = call.lane.pool.options.max_seconds
             if seconds is not None and call.deadline is None:
                 if call.worker.ready.done():
                     call.deadline = now + seconds
                 else:
-                    loading.add(call.worker.ready)
+                    others.add(call.worker.ready)
         deadlines = [call.deadline for call in self._calls.values() if call.deadline is not None]
         patience = max(0.0, min(deadlines) - now) if deadlines else None
-        finished = wait({*self._calls, *loading}, patience if block else 0, FIRST_COMPLETED).done - loading
+        finished = wait({*self._calls, *others}, patience if block else 0, FIRST_COMPLETED).done - others
         now = time.monotonic()
         for future, call in list(self._calls.items()):
             if future in finished:

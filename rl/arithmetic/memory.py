@@ -8,7 +8,7 @@ keeps in tests/rl/arithmetic/test_memory.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rl.arithmetic.shapes import (
@@ -112,7 +112,15 @@ class Peak:
 
 def components(plan: Plan) -> list[Component]:
     """What learner, engine and codec hold; each rollout worker's own are of the process ``worker``."""
-    return [*_learner(plan), *_engine(plan)]
+    parts = [*_learner(plan), *_engine(plan)]
+    return [_beside(part) for part in parts] if plan.run.trainer.steps_ahead else parts
+
+
+def _beside(part: Component) -> Component:
+    """``part`` where a step is sampled while the one before it is learnt from."""
+    both = {"sample", "learn"}
+    held = both.union(part.phases) if both.intersection(part.phases) else set(part.phases)
+    return replace(part, phases=tuple(phase for phase in PHASES if phase in held))
 
 
 def peak(parts: Sequence[Component], where: Where, process: Process | None = None) -> Peak:

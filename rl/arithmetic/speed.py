@@ -173,10 +173,10 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """What runs in one thread adds up; of what runs beside each other the longest counts."""
-        own = self.decode + (0.0 if self.beside else self.rewards)
-        collected = max(self.sample, own) if self.workers else self.sample + own
-        return self.sync + max(collected, self.rewards if self.beside else 0.0) + self.learn
+        """What shares a GPU or a thread adds up; of what runs beside each other the longest counts."""
+        engine = self.sample + (0.0 if self.workers else self.decode)
+        scored = self.rewards if self.beside else self.decode + self.rewards
+        return self.sync + max(engine, self.decode, scored) + self.learn
 
     @property
     def bound(self) -> str:

@@ -49,17 +49,21 @@ def build_html(run_dir: str | Path) -> str:
     metrics = read_metrics(run_dir / METRICS_FILE)
     evaluation = read_evaluation(run_dir)
     light, dark = figures(metrics, evaluation, LIGHT), figures(metrics, evaluation, DARK)
-    return environment().get_template("template.html").render(
-        config=config,
-        config_hash=config_hash(config),
-        config_text=config_path.read_text(encoding="utf-8"),
-        steps=int(metrics[-1]["step"]) if metrics else 0,
-        seconds=_total_seconds(metrics),
-        finished=_day(metrics[-1]["time"]) if metrics else "",
-        evaluation=evaluation,
-        roles=ROLES,
-        pairs=read_samples(run_dir),
-        plots={name: (svg_uri(light[name]), svg_uri(dark[name]), _CAPTIONS[name]) for name in light},
+    return (
+        environment()
+        .get_template("template.html")
+        .render(
+            config=config,
+            config_hash=config_hash(config),
+            config_text=config_path.read_text(encoding="utf-8"),
+            steps=int(metrics[-1]["step"]) if metrics else 0,
+            seconds=_total_seconds(metrics),
+            finished=_day(metrics[-1]["time"]) if metrics else "",
+            evaluation=evaluation,
+            roles=ROLES,
+            pairs=read_samples(run_dir),
+            plots={name: (svg_uri(light[name]), svg_uri(dark[name]), _CAPTIONS[name]) for name in light},
+        )
     )
 
 

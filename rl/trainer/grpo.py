@@ -31,7 +31,7 @@ from rl.policy.likelihood import Likelihood, likelihood_of_turns
 from rl.policy.modeling import DualARForCausalLM
 from rl.policy.turns import TurnRows, sampled_logprobs, turns_of
 from rl.schema import RunConfig
-from rl.seeds import derive_seed, step_prompts
+from rl.seeds import derive_seed
 from rl.trainer.adapter import base_of, write_base
 from rl.trainer.learners import ALONE, Learners
 from rl.trainer.micro_batches import micro_batches
@@ -45,9 +45,9 @@ from rl.trainer.objective import (
 )
 from rl.trainer.schedule import learning_rate_factor
 from rollouts.store import StepRecord
-from rollouts.types import Prompt, Rollout
+from rollouts.types import Rollout
 
-Collect = Callable[[int, Sequence[Prompt]], StepRecord | None]
+Collect = Callable[[int], StepRecord | None]
 Report = Callable[[int, dict[str, float]], None]
 
 
@@ -60,14 +60,13 @@ class Hand:
 
 
 class DualARTrainer(GRPOTrainer):
-    """Trains the adapter of ``model`` on what ``collect(step, prompts)`` brings.
+    """Trains the adapter of ``model`` on what ``collect(step)`` brings, once for each step, from 1.
 
-    ``collect`` syncs the engine, samples ``rollouts.group_size`` per prompt and scores; steps count from 1.
     ``keep(record)`` gets each step's record once it has its advantages; ``report(step, metrics)`` the
     metrics of docs/run_folder.md when the step is done. Checkpoints go under ``folder``.
 
     Of several ``learners`` each has a trainer of its own. Only the first one's ``collect`` brings a record,
-    which is dealt out; the others' gets no prompts and returns None. Only the first keeps, reports and saves.
+    which is dealt out; the others' returns None. Only the first keeps, reports and saves.
 
     Raises `RewardError` in training, after a checkpoint, when more than ``rewards.max_missing`` of a step's
     totals are missing; `StaleRolloutError` when an older policy sampled and ``trainer.importance_cap`` is
@@ -78,7 +77,6 @@ class DualARTrainer(GRPOTrainer):
         self,
         model: PeftModel,
         tokenizer: PreTrainedTokenizerBase,
-        prompts: Sequence[Prompt],
         config: RunConfig,
         folder: Path,
         collect: Collect,
@@ -90,7 +88,6 @@ class DualARTrainer(GRPOTrainer):
         self.learners = learners
         self.run = config
         self.tokenizer = tokenizer
-        self.prompts = prompts
         self.base = base_of(cast(DualARForCausalLM, model.get_base_model()))
         self.collect, self.keep, self.report = collect, keep, report
         self.record: StepRecord | None = None
@@ -141,7 +138,7 @@ class DualARTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Tensor]:
         self.started = time.monotonic()
         if not self.learners.first:
-            self.collect(self.step, ())
+            self.collect(self.step)
         self.hand = self.learners.deal(self._hands)
         self.sums, self.starts = {}, {}
         policy = cast(DualARForCausalLM, cast(PeftModel, self.model).get_base_model())
@@ -155,9 +152,7 @@ class DualARTrainer(GRPOTrainer):
     def _hands(self) -> list[Hand]:
         """The step's rollouts, sampled, scored and kept, in a block for each learner."""
         group = self.run.rollouts.group_size
-        per_step = self.run.trainer.prompts_per_step
-        chosen = step_prompts(self.run.seed, self.step, len(self.prompts), per_step)
-        record = self.collect(self.step, [self.prompts[index] for index in chosen])
+        record = self.collect(self.step)
         assert record is not None, "the first learner's has rollouts"
         totals = torch.from_numpy(record.total)
         flat = flat_groups(totals, group, self.run.trainer.min_group_std)
@@ -241,7 +236,7 @@ class DualARTrainer(GRPOTrainer):
                 reference = self._likelihood(adapted, places)
         advantages = inputs["advantages"].to(new.slow.device)
         sampler = _padded([sampled_logprobs(self.hand.rollouts[place]) for place in places], new)
-        if self.state.global_step % self.num_iterations == 0:  # the weights are still those sampled with
+        if self.state.global_step % self.num_iterations == 0:  # before the first update on these rollouts
             self._add(mismatch_sums(new, sampler))
             self.starts |= zip(places, _unpadded(new), strict=True)
         start = _padded([self.starts[place] for place in places], new)
@@ -272,6 +267,7 @@ class DualARTrainer(GRPOTrainer):
                 self.report(self.state.global_step // self.num_iterations, metrics)
                 logs = {**logs, **metrics}
         super().log(logs, start_time)
+        self.state.log_history.clear()  # it would grow with the run, and so would every checkpoint
 
     def _metrics_of_step(
         self, logs: dict[str, float], sums: dict[str, float], record: StepRecord

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from rl.trainer.adapter import add_adapter
 from rl.trainer.grpo import DualARTrainer
 from rl.trainer.learners import launched
 from rollouts.store import StepRecord, read_step, stored_steps
-from rollouts.types import Prompt
 
 
 def replay(config: RunConfig, run: Path) -> Path:
@@ -56,15 +54,13 @@ def replay(config: RunConfig, run: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_resolved(config, folder / CONFIG_FILE)
 
-    def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
+    def collect(step: int) -> StepRecord:
         record = read_step(paths[step - 1])
         _check(record, config, paths[step - 1])
         if graph is not None and run_graph is not None:
             return _rescored(record, paths[step - 1], graph, run_graph)
         return record
 
-    first = read_step(paths[0])
-    prompts = list({rollout.prompt.id: rollout.prompt for rollout in first.rollouts}.values())
     with MetricsWriter(folder / METRICS_FILE) as writer, LiveView(config.trainer.steps) as view:
 
         def report(step: int, metrics: dict[str, float]) -> None:
@@ -72,7 +68,7 @@ def replay(config: RunConfig, run: Path) -> Path:
             view.step(step, metrics)
 
         trainer = DualARTrainer(
-            model, tokenizer, prompts, config, folder / "checkpoints", collect, lambda record: None, report
+            model, tokenizer, config, folder / "checkpoints", collect, lambda record: None, report
         )
         trainer.train()
     if graph is not None and run_graph is not None:

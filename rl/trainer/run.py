@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from peft import PeftModel
@@ -20,16 +19,15 @@ from rl.prompts_file import load_prompts
 from rl.report.html import write_report
 from rl.run_folder import CONFIG_FILE
 from rl.schema import RunConfig
-from rl.scoring import score_rollouts
 from rl.seeds import derive_seed
 from rl.trainer.adapter import add_adapter, merged_weights, merging
 from rl.trainer.checkpoints import CHECKPOINTS, last_checkpoint
+from rl.trainer.collect import Collector, check_ahead
 from rl.trainer.grpo import DualARTrainer
 from rl.trainer.learners import Learners, joined, launched, restarts
 from rl.trainer.sharding import shard_frozen
-from rollouts.engine import stream
-from rollouts.store import StepRecord, discard_steps_after, step_path, write_step
-from rollouts.types import Prompt, Rollout, SamplingParams
+from rollouts.store import discard_steps_after, step_path, write_step
+from rollouts.types import Prompt
 
 
 def train(config: RunConfig, resume: Path | None = None) -> Path:
@@ -80,46 +78,14 @@ def _lead(
         evaluate(parts, config, folder, "eval_before", 0)
     discard_steps_after(folder, done)
 
-    speed: dict[str, float] = {}
-
-    def collect(step: int, prompts: Sequence[Prompt]) -> StepRecord:
-        prompts = parts.voices.encoded(prompts)
-        parts.engine.wake()
-        parts.engine.load_weights(merged_weights(model))
-        sampling = SamplingParams(config.rollouts.temperature, config.rollouts.max_frames)
-        seed = derive_seed(config.seed, "rollouts", step)
-        start = time.monotonic()
-        frames = 0
-
-        def sampled() -> Iterator[Rollout]:
-            nonlocal frames
-            for rollout in stream(parts.engine, prompts, config.rollouts.group_size, sampling, seed):
-                frames += len(rollout.codes)
-                yield rollout
-            speed["time/rollout_s"] = time.monotonic() - start
-            speed["rollout/frames_per_s"] = frames / speed["time/rollout_s"]
-            speed.update(parts.engine.stats.metrics())
-            parts.engine.sleep()
-
-        record = score_rollouts(
-            sampled(),
-            prompts,
-            parts.codec,
-            parts.graph,
-            step=step,
-            split="train",
-            config_hash=config_hash(config),
-        )
-        speed["time/rewards_s"] = time.monotonic() - start - speed["time/rollout_s"]
-        return record
-
     with (
         MetricsWriter(folder / METRICS_FILE, done if resumed else None) as writer,
         LiveView(config.trainer.steps, read_metrics(folder / METRICS_FILE)) as view,
+        Collector(parts, model, prompts, config) as collector,
     ):
 
         def report(step: int, metrics: dict[str, float]) -> None:
-            metrics = {**metrics, **speed}
+            metrics = {**metrics, **collector.speed}
             writer.write(step, metrics)
             if step % config.trainer.log_every == 0 or step == config.trainer.steps:
                 view.step(step, metrics)
@@ -127,10 +93,9 @@ def _lead(
         trainer = DualARTrainer(
             model,
             parts.tokenizer,
-            prompts,
             config,
             folder / CHECKPOINTS,
-            collect,
+            collector,
             lambda record: write_step(step_path(folder, record.step), record),
             report,
             learners,
@@ -151,20 +116,20 @@ def _follow(config: RunConfig, folder: Path, checkpoint: Path | None, learners: 
     policy, tokenizer = load_for_run(config.model)
     model = _adapted(policy, config)
 
-    def attend(*_: object) -> None:
+    def attend(step: int) -> None:
         """Give what this learner has of the weights that the first one hands to the engine."""
         if config.cluster.shard:
             for _layer in merging(model):
                 pass
 
     if config.lora.adapter is not None:
-        attend()
+        attend(0)
     trainer = DualARTrainer(
-        model, tokenizer, (), config, folder / CHECKPOINTS, attend, lambda _: None, lambda *_: None, learners
+        model, tokenizer, config, folder / CHECKPOINTS, attend, lambda _: None, lambda *_: None, learners
     )
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if config.evaluation.enabled:
-        attend()
+        attend(config.trainer.steps)
 
 
 def _adapted(policy: DualARForCausalLM, config: RunConfig) -> PeftModel:
@@ -203,6 +168,7 @@ def check_amounts(config: RunConfig, prompts: Sequence[Prompt], learners: int) -
     Raises `ConfigError`.
     """
     trainer = config.trainer
+    check_ahead(config)
     several = learners > 1
     if config.cluster.shard and not several:
         raise ConfigError("cluster.shard: a single learner has nobody to share with; leave it out")

@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -47,6 +48,20 @@ class Mix(Node):
 
     def score_clip(self, clip, left, right):
         return 2 * left - right
+''',
+    "after": '''
+from dataclasses import dataclass
+from placed import meet
+from rewards.node import Node, reads
+
+@dataclass
+class After(Node):
+    """Says that it was asked."""
+    first: str = reads("number", "what must be there before")
+
+    def score_clip(self, clip, first):
+        meet.SEEN.put(f"after {clip.spoken}")
+        return first
 ''',
     "odd": '''
 import os, signal, time
@@ -299,6 +314,20 @@ def test_a_slow_clip_holds_up_only_its_own_batch(meet: ModuleType) -> None:
         meet.OPEN.set()
         assert [index for index, row in rows if row.total == 1.0] == [0]
         assert stream.scores().total.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_while_something_is_awaited_clips_go_from_node_to_node(meet: ModuleType) -> None:
+    run = {"where": "thread", "batch_size": 1}
+    nodes = {
+        "a": {"type": "placed.meet", "run": run},
+        "b": {"type": "placed.after", "first": "a", "run": run},
+    }
+    with graph("b", **nodes).stream() as stream, ThreadPoolExecutor(1) as pool:
+        stream.submit(clips("x")[0])
+        coming = pool.submit(lambda: [meet.SEEN.get(timeout=60) for _ in range(2)])
+        assert stream.attend(coming) == ["x", "after x"]
+        assert stream.attend(pool.submit(str)) == "", "also with nothing to do"
+        assert stream.scores().total.tolist() == [1.0]
 
 
 # --- what goes wrong

