@@ -156,9 +156,13 @@ class DualARForCausalLM(PreTrainedModel, GenerationMixin):
         past: Sequence[Past] | None = None,
         **_: Any,
     ) -> DualAROutput:
-        """The slow AR over ``rows`` ``[B, 1 + K, T]``, from position 0 on where ``positions`` is None (see
-        :meth:`_Stack.run` for the rest)."""
+        """The slow AR over ``rows`` ``[B, 1 + K, T]`` (see :meth:`_Stack.run` for the rest).
+
+        ``positions``: from 0 on where None, which needs a ``past`` of None; else raises ValueError.
+        """
         if positions is None:
+            if past is not None:
+                raise ValueError("positions: None, but rows that follow a past don't begin at 0; give them")
             positions = torch.arange(rows.shape[2], device=rows.device)
         hidden, cache = self.text_model.model.run(self.embed(rows), positions, mask, past)
         return DualAROutput(hidden=hidden, past=cache)
