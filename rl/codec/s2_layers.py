@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from rl.policy.configuration import ARConfig
-from rl.policy.layers import Block, Mask, RMSNorm, rope_table
+from rl.policy.layers import Block, Mask, Past, RMSNorm, rope_table
 
 
 class CausalConv(nn.Module):
@@ -141,7 +141,7 @@ class ScaledBlock(Block):
         self.ffn_layer_scale = LayerScale(config.dim)
 
     def forward(
-        self, x: Tensor, table: Tensor, mask: Mask, past: tuple[Tensor, Tensor] | None
+        self, x: Tensor, table: Tensor, mask: Mask, past: Past | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         attended, present = self.attention(self.attention_norm(x), table, mask, past)
         x = x + self.attention_layer_scale(attended)

@@ -153,7 +153,9 @@ def test_verdict(better: str, low: float, high: float, verdict: str) -> None:
     assert MetricRow("x", "reward", better, change).verdict == verdict  # type: ignore[arg-type]
 
 
-def test_files_round_trip(run_dir: Path, pair: tuple[StepRecord, StepRecord], rows: list[MetricRow]) -> None:
+def test_files_round_trip(
+    run_dir: Path, pair: tuple[StepRecord, StepRecord], rows: list[MetricRow]
+) -> None:
     evaluation = read_evaluation(run_dir)
     assert evaluation is not None
     assert str(evaluation.rows) == str(rows)  # as text: NaN isn't equal to itself
