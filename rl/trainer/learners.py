@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from rl.errors import ConfigError, LearnerLostError
@@ -133,7 +134,7 @@ def joined(expected: int) -> Iterator[Learners]:
         backend = BACKEND_GPU if torch.cuda.is_available() else BACKEND_CPU
         store, rank, _ = next(rendezvous("env://"))
         # torchrun's store outlives a restart, and with it the addresses of learners that are gone
-        store = dist.PrefixStore(f"start_{restarts()}", store)
+        store = PrefixStore(f"start_{restarts()}", store)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield Learners(dist.get_rank(), size)
