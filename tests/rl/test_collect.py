@@ -184,6 +184,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(
     assert_same_end(whole, folder)
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumed(configure: Configure, whole: Path, tmp_path: Path) -> None:
     config = configure(*SETTINGS, "name=killed")
     file, folder = tmp_path / "killed.yaml", Path(config.output_dir, "killed")

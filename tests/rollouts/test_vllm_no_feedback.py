@@ -62,6 +62,7 @@ def test_rollouts_are_those_of_engine_torch_also_after_a_sync(
     engine.close()
 
 
+@pytest.mark.slow
 def test_chunks_preemptions_and_processes_change_nothing(checkpoint: Path, reference: TorchEngine) -> None:
     """A cache of some four samples; the residual codes come from another process."""
     options = VllmOptions(batch_size=16, kv_cache_bytes=14 * 2**14, step_tokens=24, multiprocessing=True)
