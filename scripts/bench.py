@@ -2,9 +2,9 @@
 """Time a part of the project on this machine against what a plain implementation does.
 
     OMP_NUM_THREADS=2 python scripts/bench.py learner
-    OMP_NUM_THREADS=1 python scripts/bench.py rollouts --frames 64
-    python scripts/bench.py rewards --config grpo_tiny
-    OMP_NUM_THREADS=1 python scripts/bench.py step --prompts 4
+    OMP_NUM_THREADS=2 python scripts/bench.py rollouts
+    OMP_NUM_THREADS=1 python scripts/bench.py rewards --config grpo_tiny
+    OMP_NUM_THREADS=1 python scripts/bench.py step
 
 `bench.py PART --help` explains a part's options. Each prints what it measured, and one JSON object last.
 """

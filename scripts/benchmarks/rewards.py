@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rewards.graph import RewardGraph, build_graph
+from rewards.node import Node
 from rewards.run.sample import Sample
 from rewards.types import Clip, Scores
 from rl.config import load_config
@@ -72,19 +73,27 @@ def all_inline(rewards: dict[str, Any]) -> RewardGraph:
     return graph
 
 
+def ask(name: str, node: Node, graph: RewardGraph, batch: Sequence[Sample]) -> None:
+    """Give ``node`` those of ``batch`` that it is to be asked about."""
+    inputs, asked = graph.inputs[name], []
+    for sample in batch:
+        if reason := sample.lacks(inputs.values()):
+            sample.miss(name, node, reason)
+        else:
+            asked.append(sample)
+    columns = {key: [sample.read(source) for sample in asked] for key, source in inputs.items()}
+    rows = node.score([sample.clip for sample in asked], columns) if asked else ()
+    for sample, row in zip(asked, rows, strict=True):
+        sample.take(name, node, row, closes=name in graph.gates)
+
+
 def one_by_one(graph: RewardGraph, clips: list[Clip]) -> Scores:
     """What a script without a graph does: each node in turn, for one clip after the other."""
     rows = []
     for clip in clips:
         sample = Sample(clip)
         for name, node in graph.nodes.items():
-            inputs = graph.inputs[name]
-            reason = sample.lacks(inputs.values())
-            if reason:
-                sample.miss(name, node, reason)
-            else:
-                columns = {key: [sample.read(source)] for key, source in inputs.items()}
-                sample.take(name, node, node.score([clip], columns)[0], closes=name in graph.gates)
+            ask(name, node, graph, [sample])
         rows.append(sample.score(graph.total, graph.gates, graph.output_names, graph.nodes))
     return Scores.of(rows, graph.output_names)
 

@@ -31,7 +31,6 @@ from typing import Any
 import psutil
 
 from rewards.graph import RewardGraph, build_graph
-from rewards.node import Node
 from rewards.run.sample import Sample
 from rewards.types import Clip, Scores
 from rl.config import config_hash, load_config
@@ -46,7 +45,7 @@ from rl.trainer.grpo import DualARTrainer
 from rollouts.store import StepRecord, quantise, write_step
 from rollouts.types import SamplingParams
 from scripts.benchmarks.machine import describe
-from scripts.benchmarks.rewards import all_inline
+from scripts.benchmarks.rewards import all_inline, ask
 
 JUDGE = {"type": "caption_endpoint", "model": "waits", "cache": None, "monitor": True}
 """Asks once for each clip. A monitor: what it says has no part in the total."""
@@ -134,20 +133,6 @@ class Sequential:
                     ask(name, node, graph, batch)
         rows = [sample.score(graph.total, graph.gates, graph.output_names, graph.nodes) for sample in samples]
         return Scores.of(rows, graph.output_names)
-
-
-def ask(name: str, node: Node, graph: RewardGraph, batch: Sequence[Sample]) -> None:
-    """Give ``node`` those of ``batch`` that it is to be asked about."""
-    inputs, asked = graph.inputs[name], []
-    for sample in batch:
-        if reason := sample.lacks(inputs.values()):
-            sample.miss(name, node, reason)
-        else:
-            asked.append(sample)
-    columns = {key: [sample.read(source) for sample in asked] for key, source in inputs.items()}
-    rows = node.score([sample.clip for sample in asked], columns) if asked else ()
-    for sample, row in zip(asked, rows, strict=True):
-        sample.take(name, node, row, closes=name in graph.gates)
 
 
 def run(config: RunConfig, parts: Parts, inline: RewardGraph | None) -> dict[str, Any]:
