@@ -83,6 +83,15 @@ def test_compiled_and_not_the_rotation_is_the_same(dtype: torch.dtype) -> None:
     assert torch.equal(rotate(x, table)[:, :, 0], x[:, :, 0])
 
 
+def test_rows_after_a_past_need_positions() -> None:
+    model, _ = load_policy(str(GOLDEN))
+    rows = torch.zeros(1, 1 + model.config.num_codebooks, 1, dtype=torch.long)
+    past = model(rows).past
+    with pytest.raises(ValueError, match="positions: None"):
+        model(rows, past=past)
+    assert model(rows, torch.tensor([1]), past=past).hidden.shape[1] == 1
+
+
 @pytest.fixture
 def sharded(tmp_path: Path) -> Path:
     """The golden checkpoint in bfloat16 and several files, as the published one is."""

@@ -25,6 +25,7 @@ from rollouts.store import iter_steps
 from rollouts.torch_engine import TorchEngine
 from rollouts.types import Prompt, Rollout, SamplingParams
 from tests.rl.test_learners import finish, torchrun
+from tests.rl.test_resume import KILLED_AT_A_LOSS, TIMES, Interruption
 
 # checkpoints after steps 3 and 5, so that steps 1 and 4 are sampled by the newest policy
 SETTINGS = (
@@ -39,23 +40,6 @@ SETTINGS = (
 )
 LOSSES = 2
 """Of a step: one for each iteration."""
-TIMES = {"time", "time/step_s", "time/wait_s", "time/rollout_s", "time/rewards_s", "rollout/frames_per_s"}
-KILLED_AT_A_LOSS = """
-import os, signal, sys
-from rl.cli.train import main
-from rl.trainer import grpo
-
-losses, loss = [0], grpo.dual_ar_loss
-
-def deadly(*args):
-    losses[0] += 1
-    if losses[0] == int(sys.argv[1]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return loss(*args)
-
-grpo.dual_ar_loss = deadly
-sys.exit(main(sys.argv[2:]))
-"""
 Configure = Callable[..., RunConfig]
 
 
@@ -146,10 +130,6 @@ def test_sampling_and_learning_are_at_the_same_time(
     monkeypatch.setattr("rl.parts.TorchEngine", Watched)
     monkeypatch.setattr(grpo, "dual_ar_loss", met)
     assert_same_end(whole, train(configure(*SETTINGS, "name=met")))
-
-
-class Interruption(BaseException):
-    """What no handler of the product catches."""
 
 
 @pytest.mark.parametrize(
